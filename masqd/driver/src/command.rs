@@ -1,0 +1,424 @@
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use masq_types::{Gid, Mtu, Psn, Qpn, Vni, WireQpn};
+
+/// One attached guest device; masqd chooses it, and never twice in the life of an RNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VnicId(pub u32);
+
+/// A guest-physical address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gpa(pub u64);
+
+macro_rules! handle {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+            pub struct $name(pub u32);
+        )*
+    };
+}
+
+handle! {
+    /// A context: one open of the guest device.
+    CtxHandle,
+    /// A protection domain.
+    PdHandle,
+    /// A memory region.
+    MrHandle,
+    /// A completion queue.
+    CqHandle,
+    /// A queue pair.
+    QpHandle,
+}
+
+/// A command. Each is refused with [`DriverError::UnknownObject`](crate::DriverError::UnknownObject)
+/// when a vNIC or an object that it names does not exist; each `Create` of an existing handle with
+/// [`DriverError::Exists`](crate::DriverError::Exists); each `Destroy` of an unknown object succeeds.
+#[derive(Debug)]
+pub enum Command {
+    /// A new guest device, without memory, queues and objects.
+    AttachVnic {
+        /// Its id.
+        vnic: VnicId,
+        /// Its network: packets and local copies never cross from one network to another.
+        vni: Vni,
+        /// Local underlay addresses, one for each path, at least one. The RNIC listens on UDP port 4791 of each.
+        addresses: Vec<IpAddr>,
+    },
+    /// Ends a guest device and everything in it. In-flight work is dropped; peers find out by timeout.
+    DetachVnic {
+        /// Its id.
+        vnic: VnicId,
+    },
+    /// The guest's memory, whole; replaces what was there. Regions must be sealed against shrinking.
+    SetMemory {
+        /// The device.
+        vnic: VnicId,
+        /// All regions; they do not overlap.
+        regions: Vec<MemoryRegion>,
+    },
+    /// The page of status lines (`vrdma_abi::doorbell::StatusLine`), or none any more.
+    SetStatusPage {
+        /// The device.
+        vnic: VnicId,
+        /// Where it is.
+        page: Option<Gpa>,
+    },
+    /// Starts a doorbell or completion-event queue.
+    AttachQueue {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        queue: Virtqueue,
+    },
+    /// The call descriptor of a started queue has changed.
+    ReplaceCall {
+        /// The device.
+        vnic: VnicId,
+        /// Virtqueue index.
+        index: u16,
+        /// The new descriptor; `None` when the guest polls.
+        call: Option<OwnedFd>,
+    },
+    /// The kick descriptor of a started queue has changed.
+    ReplaceKick {
+        /// The device.
+        vnic: VnicId,
+        /// Virtqueue index.
+        index: u16,
+        /// The new descriptor; `None` when the guest does not kick.
+        kick: Option<OwnedFd>,
+    },
+    /// Stops a queue. Replies [`Reply::QueueBase`](crate::Reply::QueueBase).
+    DetachQueue {
+        /// The device.
+        vnic: VnicId,
+        /// Virtqueue index.
+        index: u16,
+    },
+    /// An open of the device.
+    CreateContext {
+        /// The device.
+        vnic: VnicId,
+        /// The new context.
+        ctx: CtxHandle,
+        /// Its doorbell pages, one for each slot.
+        doorbells: Vec<Gpa>,
+    },
+    /// Ends a context; its queue pairs must have been destroyed ([`DriverError::Busy`](crate::DriverError::Busy)).
+    DestroyContext {
+        /// The device.
+        vnic: VnicId,
+        /// The context.
+        ctx: CtxHandle,
+    },
+    /// A memory region. Replies [`Reply::MrCreated`](crate::Reply::MrCreated).
+    CreateMr {
+        /// The device.
+        vnic: VnicId,
+        /// The region.
+        mr: MrAttr,
+    },
+    /// Ends a memory region: no access through it begins after the reply.
+    DestroyMr {
+        /// The device.
+        vnic: VnicId,
+        /// The region.
+        mr: MrHandle,
+    },
+    /// A completion queue.
+    CreateCq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        cq: CqAttr,
+    },
+    /// Ends a completion queue that no queue pair uses ([`DriverError::Busy`](crate::DriverError::Busy)).
+    DestroyCq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        cq: CqHandle,
+    },
+    /// A queue pair, in state RESET. Replies [`Reply::QpCreated`](crate::Reply::QpCreated).
+    CreateQp {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpInit,
+    },
+    /// Changes a queue pair; the transition has been checked against the verbs' table, but an RNIC
+    /// refuses with [`DriverError::WrongState`](crate::DriverError::WrongState) when the QP is no longer in `from`.
+    ModifyQp {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+        /// The change.
+        change: QpChange,
+    },
+    /// Asks for a queue pair's state. Replies [`Reply::Qp`](crate::Reply::Qp).
+    QueryQp {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+    },
+    /// Ends a queue pair. No completion of it is written after the reply.
+    DestroyQp {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+    },
+    /// Moves a queue pair to ERR, because a rule has revoked its connection: its work is flushed, and
+    /// nothing that it receives is placed any more. The guest gets an async event.
+    RevokeQp {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+    },
+    /// What exists. Replies [`Reply::Objects`](crate::Reply::Objects).
+    List,
+    /// Counters. Replies [`Reply::Counters`](crate::Reply::Counters).
+    Counters,
+}
+
+/// A region of guest memory.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    /// Guest-physical address.
+    pub gpa: Gpa,
+    /// Bytes.
+    pub len: u64,
+    /// The memory.
+    pub fd: OwnedFd,
+    /// Where the region begins in `fd`.
+    pub offset: u64,
+}
+
+/// What a virtqueue that the RNIC owns is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueRole {
+    /// The doorbell of a slot: only its kick matters.
+    Doorbell {
+        /// The slot.
+        slot: u16,
+    },
+    /// Completion events of a vector.
+    Completion {
+        /// The vector.
+        vector: u16,
+    },
+}
+
+/// A virtqueue (split format), as the vhost-user front end described it.
+#[derive(Debug)]
+pub struct Virtqueue {
+    /// Virtqueue index.
+    pub index: u16,
+    /// What it is for.
+    pub role: QueueRole,
+    /// Number of descriptors, a power of two.
+    pub size: u16,
+    /// Descriptor table.
+    pub desc: Gpa,
+    /// Available ring.
+    pub avail: Gpa,
+    /// Used ring.
+    pub used: Gpa,
+    /// Next available index to take.
+    pub base: u16,
+    /// Whether VIRTIO_RING_F_EVENT_IDX was negotiated.
+    pub event_idx: bool,
+    /// The guest's kicks come here.
+    pub kick: Option<OwnedFd>,
+    /// Interrupts go here.
+    pub call: Option<OwnedFd>,
+}
+
+/// A list of guest pages of one size.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct PageList {
+    /// Page size as a power of two, 12 or more.
+    pub shift: u8,
+    /// Guest-physical addresses, each aligned to the page size.
+    pub pages: Vec<u64>,
+}
+
+/// Access rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Local writes (receives, read results).
+    pub local_write: bool,
+    /// RDMA writes of peers.
+    pub remote_write: bool,
+    /// RDMA reads of peers.
+    pub remote_read: bool,
+    /// Atomics of peers.
+    pub remote_atomic: bool,
+}
+
+/// A memory region to create. The byte at `iova + k` lies in page `(iova % page_size + k) / page_size`.
+#[derive(Clone, Debug)]
+pub struct MrAttr {
+    /// Its handle.
+    pub mr: MrHandle,
+    /// Its protection domain.
+    pub pd: PdHandle,
+    /// Its rights.
+    pub access: Access,
+    /// Address of its first byte in work requests.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Its pages.
+    pub pages: PageList,
+}
+
+/// A completion queue to create.
+#[derive(Clone, Debug)]
+pub struct CqAttr {
+    /// Its handle.
+    pub cq: CqHandle,
+    /// Number of entries, a power of two.
+    pub entries: u32,
+    /// Completion vector of its events.
+    pub vector: u16,
+    /// Its ring (4096-byte pages).
+    pub ring: PageList,
+}
+
+/// The transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpType {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable connected.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// One work queue of a queue pair.
+#[derive(Clone, Debug)]
+pub struct WorkQueueAttr {
+    /// Number of entries, a power of two.
+    pub entries: u32,
+    /// Bytes between entries as a power of two, 6 to 10.
+    pub stride_shift: u8,
+    /// Most scatter/gather entries of a request.
+    pub max_sge: u16,
+    /// Its ring (4096-byte pages).
+    pub ring: PageList,
+}
+
+/// A queue pair to create.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Its handle.
+    pub qp: QpHandle,
+    /// The context whose doorbell pages it uses.
+    pub ctx: CtxHandle,
+    /// Its protection domain.
+    pub pd: PdHandle,
+    /// Its transport.
+    pub qp_type: QpType,
+    /// Its number as the guest sees it; stands in completions.
+    pub qpn: Qpn,
+    /// Its number on the wire.
+    pub wire_qpn: WireQpn,
+    /// Completion queue of sends.
+    pub send_cq: CqHandle,
+    /// Completion queue of receives.
+    pub recv_cq: CqHandle,
+    /// The guest's number for it; stands in completions.
+    pub cookie: u32,
+    /// Every send is signalled.
+    pub signal_all: bool,
+    /// Most bytes of inline data.
+    pub max_inline_bytes: u16,
+    /// The send queue.
+    pub sq: WorkQueueAttr,
+    /// The receive queue.
+    pub rq: WorkQueueAttr,
+}
+
+/// State of a queue pair (IBTA Vol 1 §10.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Reset.
+    Reset,
+    /// Initialised.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue drained.
+    Sqd,
+    /// Send queue error.
+    Sqe,
+    /// Error.
+    Err,
+}
+
+/// The renamed connection of an RC or UC queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Local underlay address; one of the vNIC's.
+    pub local: IpAddr,
+    /// The peer's underlay address. When it is one of this RNIC's own, the peer is local.
+    pub remote: IpAddr,
+    /// The peer's QP.
+    pub remote_qpn: WireQpn,
+    /// UDP source port, 0xc000 to 0xffff (RoCEv2 Annex A17 §A17.4.4 leaves it to the sender, for path entropy).
+    pub udp_source_port: u16,
+    /// DSCP and ECN field of the IP header.
+    pub traffic_class: u8,
+    /// Hop limit or TTL.
+    pub hop_limit: u8,
+    /// The virtual addresses, for messages to people.
+    pub virtual_local: Gid,
+    /// The virtual address of the peer.
+    pub virtual_remote: Gid,
+}
+
+/// A change of a queue pair. Attributes that are `None` stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QpChange {
+    /// State before, if the guest said so or the transition needs it.
+    pub from: Option<QpState>,
+    /// State after; `None` leaves it.
+    pub to: Option<QpState>,
+    /// Remote access rights.
+    pub access: Option<Access>,
+    /// The connection (at RTR).
+    pub connection: Option<Connection>,
+    /// Path MTU.
+    pub path_mtu: Option<Mtu>,
+    /// First PSN to receive.
+    pub rq_psn: Option<Psn>,
+    /// First PSN to send.
+    pub sq_psn: Option<Psn>,
+    /// RDMA reads and atomics outstanding as initiator.
+    pub max_rd_atomic: Option<u8>,
+    /// RDMA reads and atomics served as responder.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// RNR NAK timer code, 0..32.
+    pub min_rnr_timer: Option<u8>,
+    /// Local ACK timeout exponent, 0..32; 0 = none.
+    pub timeout: Option<u8>,
+    /// Retries after a timeout or sequence error, 0..8.
+    pub retry_cnt: Option<u8>,
+    /// Retries after RNR NAK, 0..8; 7 = without end.
+    pub rnr_retry: Option<u8>,
+    /// Q_Key (UD).
+    pub qkey: Option<u32>,
+    /// Report when the send queue is drained.
+    pub sq_drained_notify: Option<bool>,
+}

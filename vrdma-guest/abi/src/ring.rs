@@ -1,0 +1,300 @@
+//! Rings in guest memory (ring format 1).
+//!
+//! A ring is a list of pages that need not be contiguous. It starts with a header that takes one
+//! stride; entry `i` stands `(1 + i) * stride` bytes from the start. Strides are powers of two from 64 to 1024,
+//! so that no entry crosses a page. Indexes are free-running 32-bit counters; the entry is the index
+//! modulo the number of entries, a power of two.
+//!
+//! # Work queues
+//!
+//! The guest writes entries, then stores [`WorkHeader::producer`] with release; the RNIC loads it with
+//! acquire, copies an entry once, and uses only the copy. Completions tell how far the RNIC has come
+//! ([`Cqe::consumer`]): the guest may reuse entries below it. A send entry is a
+//! [`SendHeader`], then an [`AtomicSegment`] if the opcode is an atomic, then `num_sge` times [`Sge`],
+//! or, with [`SEND_INLINE`], `inline_bytes` bytes of data. A receive entry is a [`RecvHeader`], then `num_sge` times [`Sge`].
+//!
+//! # Completion queues
+//!
+//! Entries are 64 bytes. The RNIC writes one, then stores its last word (status, opcode, flags, phase) with release.
+//! On pass `n` over the ring, counted from 0, `phase` is `1 - n % 2`: an entry at index `i` is valid when
+//! its phase equals `((i / entries) & 1) ^ 1`. The guest loads the last word with acquire, reads the rest, and stores
+//! [`CqHeader::consumer`] with release when it has done so. When the ring is full, the queue is in error.
+//!
+//! Arming, guest side: store [`CqHeader::arm`] with release; full fence; poll once more. RNIC side, after an entry:
+//! full fence; load `arm`; if the entry calls for an event, exchange `arm` with 0, and if it was not 0 then send one [`CompEvent`](crate::event::CompEvent).
+//! The two fences make sure that the guest sees the entry or the RNIC sees the arm.
+
+abi_constants! {
+    /// Bytes of a completion queue entry.
+    pub const CQE_BYTES: u32 = 64;
+    /// Smallest stride of a work queue, as a power of two.
+    pub const STRIDE_SHIFT_MIN: u8 = 6;
+    /// Largest stride of a work queue, as a power of two.
+    pub const STRIDE_SHIFT_MAX: u8 = 10;
+    /// Send opcodes: the values of enum ibv_wr_opcode. RDMA write.
+    pub const SEND_OP_RDMA_WRITE: u8 = 0;
+    /// RDMA write with immediate data.
+    pub const SEND_OP_RDMA_WRITE_IMM: u8 = 1;
+    /// Send.
+    pub const SEND_OP_SEND: u8 = 2;
+    /// Send with immediate data.
+    pub const SEND_OP_SEND_IMM: u8 = 3;
+    /// RDMA read.
+    pub const SEND_OP_RDMA_READ: u8 = 4;
+    /// Atomic compare and swap.
+    pub const SEND_OP_CMP_SWAP: u8 = 5;
+    /// Atomic fetch and add.
+    pub const SEND_OP_FETCH_ADD: u8 = 6;
+    /// Local invalidate; not in version 1.0.
+    pub const SEND_OP_LOCAL_INV: u8 = 7;
+    /// Bind a memory window; not in version 1.0.
+    pub const SEND_OP_BIND_MW: u8 = 8;
+    /// Send with remote invalidate; not in version 1.0.
+    pub const SEND_OP_SEND_INV: u8 = 9;
+    /// Multipath: wait for a sibling's completion counter; not in version 1.0.
+    pub const SEND_OP_WAIT: u8 = 0x80;
+    /// Multipath: place into a posted receive; not in version 1.0.
+    pub const SEND_OP_STEER: u8 = 0x81;
+    /// Multipath: stop a sibling and learn what it executed; not in version 1.0.
+    pub const SEND_OP_FENCE: u8 = 0x82;
+    /// The request writes a completion even if it succeeds.
+    pub const SEND_SIGNALED: u8 = 1;
+    /// The peer's completion is solicited.
+    pub const SEND_SOLICITED: u8 = 2;
+    /// Wait for earlier reads and atomics of this QP.
+    pub const SEND_FENCE: u8 = 4;
+    /// The data stands in the entry.
+    pub const SEND_INLINE: u8 = 8;
+    /// Completion opcodes: the values of enum ibv_wc_opcode.
+    pub const WC_SEND: u8 = 0;
+    /// RDMA write.
+    pub const WC_RDMA_WRITE: u8 = 1;
+    /// RDMA read.
+    pub const WC_RDMA_READ: u8 = 2;
+    /// Compare and swap.
+    pub const WC_COMP_SWAP: u8 = 3;
+    /// Fetch and add.
+    pub const WC_FETCH_ADD: u8 = 4;
+    /// A received send.
+    pub const WC_RECV: u8 = 128;
+    /// A received RDMA write with immediate data.
+    pub const WC_RECV_RDMA_WITH_IMM: u8 = 129;
+    /// Completion status: the values of enum ibv_wc_status.
+    pub const WC_SUCCESS: u8 = 0;
+    /// Local length error.
+    pub const WC_LOC_LEN_ERR: u8 = 1;
+    /// Local QP operation error.
+    pub const WC_LOC_QP_OP_ERR: u8 = 2;
+    /// Local protection error.
+    pub const WC_LOC_PROT_ERR: u8 = 4;
+    /// Work request flushed.
+    pub const WC_WR_FLUSH_ERR: u8 = 5;
+    /// Bad response.
+    pub const WC_BAD_RESP_ERR: u8 = 7;
+    /// Local access error.
+    pub const WC_LOC_ACCESS_ERR: u8 = 8;
+    /// Remote invalid request.
+    pub const WC_REM_INV_REQ_ERR: u8 = 9;
+    /// Remote access error.
+    pub const WC_REM_ACCESS_ERR: u8 = 10;
+    /// Remote operation error.
+    pub const WC_REM_OP_ERR: u8 = 11;
+    /// Transport retry counter exceeded.
+    pub const WC_RETRY_EXC_ERR: u8 = 12;
+    /// RNR retry counter exceeded.
+    pub const WC_RNR_RETRY_EXC_ERR: u8 = 13;
+    /// Remote aborted.
+    pub const WC_REM_ABORT_ERR: u8 = 16;
+    /// Fatal error.
+    pub const WC_FATAL_ERR: u8 = 19;
+    /// General error.
+    pub const WC_GENERAL_ERR: u8 = 21;
+    /// Cqe::flags: imm_or_inv holds immediate data.
+    pub const CQE_WITH_IMM: u8 = 1;
+    /// Cqe::flags: the entry belongs to a receive queue.
+    pub const CQE_RECV: u8 = 2;
+    /// Cqe::flags: the received message was solicited (or the entry reports an error).
+    pub const CQE_SOLICITED: u8 = 4;
+    /// CqHeader::arm: no event wanted.
+    pub const ARM_NONE: u32 = 0;
+    /// CqHeader::arm: an event for the next solicited or failed completion.
+    pub const ARM_SOLICITED: u32 = 1;
+    /// CqHeader::arm: an event for the next completion.
+    pub const ARM_NEXT: u32 = 2;
+}
+
+abi_structs! {
+    /// First stride of a send or receive queue.
+    pub struct WorkHeader {
+        /// Index of the next entry that the guest will write; only the guest stores it.
+        pub producer: u32,
+        /// Zero.
+        pub reserved: [u32; 15],
+    }
+
+    /// First stride of a completion queue.
+    pub struct CqHeader {
+        /// Index of the next entry that the guest will read; only the guest stores it.
+        pub consumer: u32,
+        /// ARM_.
+        pub arm: u32,
+        /// Zero.
+        pub reserved: [u32; 14],
+    }
+
+    /// A scatter/gather entry.
+    pub struct Sge {
+        /// Address within the region (its iova counts).
+        pub addr: u64,
+        /// Bytes.
+        pub length: u32,
+        /// The region.
+        pub lkey: u32,
+    }
+
+    /// Head of a send entry.
+    pub struct SendHeader {
+        /// SEND_OP_.
+        pub opcode: u8,
+        /// SEND_ bits.
+        pub flags: u8,
+        /// Scatter/gather entries that follow; 0 with SEND_INLINE.
+        pub num_sge: u8,
+        /// Zero.
+        pub reserved: u8,
+        /// Immediate data, as four bytes in the order of the wire; or the key to invalidate.
+        pub imm_or_inv: u32,
+        /// Returned in the completion.
+        pub wr_id: u64,
+        /// The peer's address of an RDMA request.
+        pub remote_addr: u64,
+        /// The peer's key of an RDMA request.
+        pub rkey: u32,
+        /// Bytes of inline data, with SEND_INLINE.
+        pub inline_bytes: u32,
+    }
+
+    /// Follows SendHeader when the opcode is an atomic.
+    pub struct AtomicSegment {
+        /// What to compare with, or to add.
+        pub compare_add: u64,
+        /// What to store if the comparison holds.
+        pub swap: u64,
+    }
+
+    /// Head of a receive entry.
+    pub struct RecvHeader {
+        /// Returned in the completion.
+        pub wr_id: u64,
+        /// Scatter/gather entries that follow.
+        pub num_sge: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
+    /// A completion queue entry.
+    pub struct Cqe {
+        /// The work request's.
+        pub wr_id: u64,
+        /// The QP's number.
+        pub qpn: u32,
+        /// CreateQp::cookie of the QP.
+        pub cookie: u32,
+        /// Bytes received, read or swapped.
+        pub byte_len: u32,
+        /// Immediate data, as four bytes in the order of the wire.
+        pub imm_or_inv: u32,
+        /// The sender's QP number, for UD.
+        pub src_qpn: u32,
+        /// Index of the work queue's entry after this one: all entries below it may be reused.
+        pub consumer: u32,
+        /// Why the request failed, for people: an RNIC's own number, 0 on success.
+        pub vendor_err: u32,
+        /// Zero.
+        pub reserved0: u32,
+        /// Time of completion in nanoseconds of the host's monotonic clock, or 0.
+        pub timestamp_ns: u64,
+        /// Zero.
+        pub reserved1: [u32; 3],
+        /// WC_ status.
+        pub status: u8,
+        /// WC_ opcode.
+        pub opcode: u8,
+        /// CQE_ bits.
+        pub flags: u8,
+        /// The phase: see the module's text.
+        pub phase: u8,
+    }
+}
+
+/// Bytes of ring memory for `entries` entries of `1 << stride_shift` bytes and their header.
+pub const fn ring_bytes(entries: u32, stride_shift: u8) -> u64 {
+    (entries as u64 + 1) << stride_shift
+}
+
+/// Pages of ring memory for `entries` entries of `1 << stride_shift` bytes and their header.
+pub const fn ring_pages(entries: u32, stride_shift: u8) -> u64 {
+    ring_bytes(entries, stride_shift).div_ceil(crate::config::PAGE_BYTES as u64)
+}
+
+/// The smallest stride for send entries of `max_sge` scatter/gather entries or `max_inline_bytes` of data,
+/// or `None` when it would exceed [`STRIDE_SHIFT_MAX`].
+pub const fn send_stride_shift(max_sge: u32, max_inline_bytes: u32) -> Option<u8> {
+    // An atomic has one scatter/gather entry behind its segment, whatever the QP was created with.
+    let atomic = (AtomicSegment::SIZE + Sge::SIZE) as u64;
+    let data = max(max(max_sge as u64 * Sge::SIZE as u64, max_inline_bytes as u64), atomic);
+    stride_shift(SendHeader::SIZE as u64 + data)
+}
+
+/// The smallest stride for receive entries of `max_sge` scatter/gather entries, or `None` when it
+/// would exceed [`STRIDE_SHIFT_MAX`].
+pub const fn recv_stride_shift(max_sge: u32) -> Option<u8> {
+    stride_shift(RecvHeader::SIZE as u64 + max_sge as u64 * Sge::SIZE as u64)
+}
+
+const fn max(a: u64, b: u64) -> u64 {
+    if a > b { a } else { b }
+}
+
+const fn stride_shift(bytes: u64) -> Option<u8> {
+    let mut shift = STRIDE_SHIFT_MIN;
+    while (1u64 << shift) < bytes {
+        shift += 1;
+    }
+    if shift > STRIDE_SHIFT_MAX { None } else { Some(shift) }
+}
+
+/// The phase of a valid completion at free-running index `index` in a ring of `entries`.
+pub const fn phase(index: u32, entries: u32) -> u8 {
+    ((index / entries) & 1) as u8 ^ 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_hold_what_the_issue_asks_for() {
+        // 30 scatter/gather entries and 256 bytes inline fit half a kilobyte.
+        assert_eq!(send_stride_shift(30, 256), Some(9));
+        assert_eq!(send_stride_shift(1, 0), Some(6));
+        assert_eq!(recv_stride_shift(1), Some(6));
+        assert_eq!(recv_stride_shift(31), Some(9));
+        assert_eq!(send_stride_shift(0, 2000), None);
+    }
+
+    #[test]
+    fn phase_flips_on_each_pass() {
+        assert_eq!([0, 3, 4, 7, 8].map(|i| phase(i, 4)), [1, 1, 0, 0, 1]);
+        // The counter's wrap falls on a pass boundary of every power of two.
+        assert_eq!(phase(u32::MAX, 4), 0);
+        assert_eq!(phase(u32::MAX.wrapping_add(1), 4), 1);
+    }
+
+    #[test]
+    fn ring_sizes_count_the_header() {
+        assert_eq!(ring_bytes(64, 6), 65 * 64);
+        assert_eq!(ring_pages(64, 6), 2);
+        assert_eq!(ring_pages(63, 6), 1);
+    }
+}

@@ -1,0 +1,82 @@
+//! What the kernel module and the provider tell one another through uverbs (`driver_data` of the
+//! verbs commands). The host never sees these structures.
+//!
+//! Offsets are for mmap(2) on the context's command descriptor, with MAP_SHARED and exactly the
+//! length given.
+
+abi_constants! {
+    /// uverbs ABI version of the module (ib_device_ops.uverbs_abi_ver).
+    pub const UVERBS_ABI: u32 = 1;
+}
+
+abi_structs! {
+    /// Reply to alloc_ucontext.
+    pub struct UserContextReply {
+        /// The device's status page (one page, read-only).
+        pub status_offset: u64,
+        /// The doorbell area: num_db_slots pages of DoorbellPage.
+        pub doorbell_offset: u64,
+        /// The doorbell registers: num_db_slots pages; writing kick_value + slot as 16 bits at the start of page slot rings it.
+        pub kick_offset: u64,
+        /// Doorbell slots.
+        pub num_db_slots: u32,
+        /// Virtqueue index of slot 0.
+        pub kick_value: u32,
+        /// Most bytes of inline data.
+        pub max_inline_bytes: u32,
+        /// Most scatter/gather entries of a send.
+        pub max_send_sge: u32,
+    }
+
+    /// Reply to create_cq.
+    pub struct UserCqReply {
+        /// The ring: header and entries.
+        pub ring_offset: u64,
+        /// Its length in bytes, whole pages.
+        pub ring_bytes: u32,
+        /// Number of entries.
+        pub entries: u32,
+        /// RING_FORMAT_1.
+        pub ring_format: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
+    /// Request of create_qp.
+    pub struct UserQpRequest {
+        /// CreateQp::cookie: the provider's number for the QP.
+        pub cookie: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
+    /// Reply to create_qp.
+    pub struct UserQpReply {
+        /// The send queue: header and entries.
+        pub sq_offset: u64,
+        /// The receive queue: header and entries.
+        pub rq_offset: u64,
+        /// Length of the send queue in bytes, whole pages.
+        pub sq_bytes: u32,
+        /// Length of the receive queue in bytes, whole pages.
+        pub rq_bytes: u32,
+        /// Entries of the send queue.
+        pub sq_entries: u32,
+        /// Entries of the receive queue.
+        pub rq_entries: u32,
+        /// Bytes between entries of the send queue, as a power of two.
+        pub sq_stride_shift: u8,
+        /// Bytes between entries of the receive queue, as a power of two.
+        pub rq_stride_shift: u8,
+        /// Doorbell slot.
+        pub db_slot: u16,
+        /// Index in the context's DoorbellPage of that slot.
+        pub db_index: u16,
+        /// Most bytes of inline data.
+        pub max_inline_bytes: u16,
+        /// RING_FORMAT_1.
+        pub ring_format: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
