@@ -1,0 +1,383 @@
+//! BTH opcodes as data (IBTA Vol 1 §9.2.1 table 38; Annex A17 §A17.9.3 for CNP).
+
+use core::fmt;
+
+/// The transport service that an opcode belongs to: its upper three bits, and CNP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection, 0x00..=0x1f.
+    Rc,
+    /// Unreliable connection, 0x20..=0x3f.
+    Uc,
+    /// Reliable datagram, 0x40..=0x5f; no row in the table.
+    Rd,
+    /// Unreliable datagram, 0x60..=0x7f.
+    Ud,
+    /// Congestion notification, 0x80..=0x9f; only 0x81 is defined.
+    Cnp,
+    /// Extended reliable connection, 0xa0..=0xbf; no row in the table.
+    Xrc,
+    /// Manufacturer-specific, 0xc0..=0xff; no row in the table.
+    Manufacturer,
+}
+
+/// What a packet asks for or answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Part of a SEND.
+    Send,
+    /// Part of an RDMA WRITE.
+    Write,
+    /// An RDMA READ request.
+    ReadRequest,
+    /// Part of the answer to an RDMA READ.
+    ReadResponse,
+    /// An acknowledgement or negative acknowledgement.
+    Ack,
+    /// The answer to an atomic operation.
+    AtomicAck,
+    /// A compare and swap request.
+    CmpSwap,
+    /// A fetch and add request.
+    FetchAdd,
+    /// A congestion notification.
+    Cnp,
+}
+
+impl Kind {
+    /// Whether such a packet goes to the responder (and carries a request's PSN).
+    pub const fn is_request(self) -> bool {
+        matches!(self, Kind::Send | Kind::Write | Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd)
+    }
+
+    /// Whether such a packet goes back to the requester.
+    pub const fn is_response(self) -> bool {
+        matches!(self, Kind::ReadResponse | Kind::Ack | Kind::AtomicAck)
+    }
+}
+
+/// A packet's place in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// First of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// Last of several.
+    Last,
+    /// The whole message.
+    Only,
+}
+
+impl Position {
+    /// Whether a message begins with this packet.
+    pub const fn begins(self) -> bool {
+        matches!(self, Position::First | Position::Only)
+    }
+
+    /// Whether a message ends with this packet.
+    pub const fn ends(self) -> bool {
+        matches!(self, Position::Last | Position::Only)
+    }
+
+    /// The place of a packet that begins or does not begin, and ends or does not end, its message.
+    pub const fn of(begins: bool, ends: bool) -> Self {
+        match (begins, ends) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, false) => Position::Middle,
+            (false, true) => Position::Last,
+        }
+    }
+}
+
+/// What the last packet of a SEND or WRITE brings besides payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// Nothing.
+    Plain,
+    /// Immediate data (ImmDt).
+    Immediate,
+    /// A key to invalidate (IETH).
+    Invalidate,
+}
+
+/// An extension header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Header {
+    /// RDMA extended transport header, 16 bytes.
+    Reth,
+    /// Acknowledge extended transport header, 4 bytes.
+    Aeth,
+    /// Datagram extended transport header, 8 bytes.
+    Deth,
+    /// Atomic extended transport header, 28 bytes.
+    AtomicEth,
+    /// Atomic acknowledge extended transport header, 8 bytes.
+    AtomicAckEth,
+    /// Immediate data, 4 bytes.
+    ImmDt,
+    /// Invalidate extended transport header, 4 bytes.
+    Ieth,
+}
+
+impl Header {
+    /// Length in bytes.
+    pub const fn len_bytes(self) -> usize {
+        match self {
+            Header::Reth => crate::Reth::LEN,
+            Header::Aeth => crate::Aeth::LEN,
+            Header::Deth => crate::Deth::LEN,
+            Header::AtomicEth => crate::AtomicEth::LEN,
+            Header::AtomicAckEth => crate::AtomicAckEth::LEN,
+            Header::ImmDt => crate::ImmDt::LEN,
+            Header::Ieth => crate::Ieth::LEN,
+        }
+    }
+}
+
+/// The extension headers of a packet, in their order: each combination that some opcode has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // the names say it
+pub enum Layout {
+    None,
+    Imm,
+    Ieth,
+    Reth,
+    RethImm,
+    Aeth,
+    AethAtomicAck,
+    Atomic,
+    Deth,
+    DethImm,
+}
+
+impl Layout {
+    /// Every layout.
+    pub const ALL: [Layout; 10] = [
+        Layout::None,
+        Layout::Imm,
+        Layout::Ieth,
+        Layout::Reth,
+        Layout::RethImm,
+        Layout::Aeth,
+        Layout::AethAtomicAck,
+        Layout::Atomic,
+        Layout::Deth,
+        Layout::DethImm,
+    ];
+
+    /// The headers behind the BTH, in order.
+    pub const fn headers(self) -> &'static [Header] {
+        match self {
+            Layout::None => &[],
+            Layout::Imm => &[Header::ImmDt],
+            Layout::Ieth => &[Header::Ieth],
+            Layout::Reth => &[Header::Reth],
+            Layout::RethImm => &[Header::Reth, Header::ImmDt],
+            Layout::Aeth => &[Header::Aeth],
+            Layout::AethAtomicAck => &[Header::Aeth, Header::AtomicAckEth],
+            Layout::Atomic => &[Header::AtomicEth],
+            Layout::Deth => &[Header::Deth],
+            Layout::DethImm => &[Header::Deth, Header::ImmDt],
+        }
+    }
+
+    /// Bytes of all headers behind the BTH.
+    pub const fn len_bytes(self) -> usize {
+        let headers = self.headers();
+        let mut sum = 0;
+        let mut i = 0;
+        while i < headers.len() {
+            sum += headers[i].len_bytes();
+            i += 1;
+        }
+        sum
+    }
+
+    /// Whether immediate data is among the headers.
+    pub const fn has_imm(self) -> bool {
+        matches!(self, Layout::Imm | Layout::RethImm | Layout::DethImm)
+    }
+}
+
+/// What may lie between headers and ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Body {
+    /// Nothing.
+    Empty,
+    /// Payload, as the position in the message allows.
+    Payload,
+    /// Sixteen reserved bytes (CNP).
+    Reserved16,
+}
+
+/// One row of the opcode table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpcodeInfo {
+    /// The opcode.
+    pub opcode: Opcode,
+    /// Name as in the standard, in short: `RC SEND First`.
+    pub name: &'static str,
+    /// Transport service.
+    pub transport: Transport,
+    /// What the packet asks for or answers.
+    pub kind: Kind,
+    /// Place in the message.
+    pub position: Position,
+    /// Extension headers.
+    pub layout: Layout,
+    pub(crate) body: Body,
+}
+
+impl OpcodeInfo {
+    /// Whether the packet carries payload of the application. It may be empty.
+    pub const fn has_payload(&self) -> bool {
+        matches!(self.body, Body::Payload)
+    }
+
+    /// What the packet brings at the end of a SEND or WRITE.
+    pub const fn tail(&self) -> Tail {
+        match self.layout {
+            Layout::Imm | Layout::RethImm | Layout::DethImm => Tail::Immediate,
+            Layout::Ieth => Tail::Invalidate,
+            _ => Tail::Plain,
+        }
+    }
+}
+
+/// A BTH opcode. Every byte is one; those with a meaning have an [`OpcodeInfo`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Opcode(pub u8);
+
+macro_rules! table {
+    ($($value:literal $const:ident $name:literal $transport:ident $kind:ident $position:ident $layout:ident $body:ident)*) => {
+        impl Opcode {
+            $(#[doc = $name] pub const $const: Opcode = Opcode($value);)*
+
+            /// The rows of all opcodes that have a meaning here, in the order of their values.
+            pub const TABLE: &'static [OpcodeInfo] = &[$(OpcodeInfo {
+                opcode: Opcode($value),
+                name: $name,
+                transport: Transport::$transport,
+                kind: Kind::$kind,
+                position: Position::$position,
+                layout: Layout::$layout,
+                body: Body::$body,
+            },)*];
+        }
+    };
+}
+
+#[rustfmt::skip]
+table! {
+    0x00 RC_SEND_FIRST            "RC SEND First"                   Rc Send         First  None          Payload
+    0x01 RC_SEND_MIDDLE           "RC SEND Middle"                  Rc Send         Middle None          Payload
+    0x02 RC_SEND_LAST             "RC SEND Last"                    Rc Send         Last   None          Payload
+    0x03 RC_SEND_LAST_IMM         "RC SEND Last with Immediate"     Rc Send         Last   Imm           Payload
+    0x04 RC_SEND_ONLY             "RC SEND Only"                    Rc Send         Only   None          Payload
+    0x05 RC_SEND_ONLY_IMM         "RC SEND Only with Immediate"     Rc Send         Only   Imm           Payload
+    0x06 RC_WRITE_FIRST           "RC WRITE First"                  Rc Write        First  Reth          Payload
+    0x07 RC_WRITE_MIDDLE          "RC WRITE Middle"                 Rc Write        Middle None          Payload
+    0x08 RC_WRITE_LAST            "RC WRITE Last"                   Rc Write        Last   None          Payload
+    0x09 RC_WRITE_LAST_IMM        "RC WRITE Last with Immediate"    Rc Write        Last   Imm           Payload
+    0x0a RC_WRITE_ONLY            "RC WRITE Only"                   Rc Write        Only   Reth          Payload
+    0x0b RC_WRITE_ONLY_IMM        "RC WRITE Only with Immediate"    Rc Write        Only   RethImm       Payload
+    0x0c RC_READ_REQUEST          "RC READ Request"                 Rc ReadRequest  Only   Reth          Empty
+    0x0d RC_READ_RESPONSE_FIRST   "RC READ Response First"          Rc ReadResponse First  Aeth          Payload
+    0x0e RC_READ_RESPONSE_MIDDLE  "RC READ Response Middle"         Rc ReadResponse Middle None          Payload
+    0x0f RC_READ_RESPONSE_LAST    "RC READ Response Last"           Rc ReadResponse Last   Aeth          Payload
+    0x10 RC_READ_RESPONSE_ONLY    "RC READ Response Only"           Rc ReadResponse Only   Aeth          Payload
+    0x11 RC_ACK                   "RC Acknowledge"                  Rc Ack          Only   Aeth          Empty
+    0x12 RC_ATOMIC_ACK            "RC ATOMIC Acknowledge"           Rc AtomicAck    Only   AethAtomicAck Empty
+    0x13 RC_CMP_SWAP              "RC CmpSwap"                      Rc CmpSwap      Only   Atomic        Empty
+    0x14 RC_FETCH_ADD             "RC FetchAdd"                     Rc FetchAdd     Only   Atomic        Empty
+    0x16 RC_SEND_LAST_INV         "RC SEND Last with Invalidate"    Rc Send         Last   Ieth          Payload
+    0x17 RC_SEND_ONLY_INV         "RC SEND Only with Invalidate"    Rc Send         Only   Ieth          Payload
+
+    0x20 UC_SEND_FIRST            "UC SEND First"                   Uc Send         First  None          Payload
+    0x21 UC_SEND_MIDDLE           "UC SEND Middle"                  Uc Send         Middle None          Payload
+    0x22 UC_SEND_LAST             "UC SEND Last"                    Uc Send         Last   None          Payload
+    0x23 UC_SEND_LAST_IMM         "UC SEND Last with Immediate"     Uc Send         Last   Imm           Payload
+    0x24 UC_SEND_ONLY             "UC SEND Only"                    Uc Send         Only   None          Payload
+    0x25 UC_SEND_ONLY_IMM         "UC SEND Only with Immediate"     Uc Send         Only   Imm           Payload
+    0x26 UC_WRITE_FIRST           "UC WRITE First"                  Uc Write        First  Reth          Payload
+    0x27 UC_WRITE_MIDDLE          "UC WRITE Middle"                 Uc Write        Middle None          Payload
+    0x28 UC_WRITE_LAST            "UC WRITE Last"                   Uc Write        Last   None          Payload
+    0x29 UC_WRITE_LAST_IMM        "UC WRITE Last with Immediate"    Uc Write        Last   Imm           Payload
+    0x2a UC_WRITE_ONLY            "UC WRITE Only"                   Uc Write        Only   Reth          Payload
+    0x2b UC_WRITE_ONLY_IMM        "UC WRITE Only with Immediate"    Uc Write        Only   RethImm       Payload
+
+    0x64 UD_SEND_ONLY             "UD SEND Only"                    Ud Send         Only   Deth          Payload
+    0x65 UD_SEND_ONLY_IMM         "UD SEND Only with Immediate"     Ud Send         Only   DethImm       Payload
+
+    0x81 CNP                      "CNP"                             Cnp Cnp         Only   None          Reserved16
+}
+
+static BY_VALUE: [Option<OpcodeInfo>; 256] = {
+    let mut rows = [None; 256];
+    let mut i = 0;
+    while i < Opcode::TABLE.len() {
+        let row = Opcode::TABLE[i];
+        rows[row.opcode.0 as usize] = Some(row);
+        i += 1;
+    }
+    rows
+};
+
+impl Opcode {
+    /// The first of the opcodes that manufacturers may use (0xc0..=0xff).
+    pub const MANUFACTURER_FIRST: Opcode = Opcode(0xc0);
+
+    /// This opcode's row, or `None` when it is reserved, manufacturer-specific or of a transport
+    /// without rows here (RD, XRC).
+    pub fn info(self) -> Option<&'static OpcodeInfo> {
+        BY_VALUE[self.0 as usize].as_ref()
+    }
+
+    /// The transport that the upper three bits name.
+    pub const fn transport(self) -> Transport {
+        match self.0 >> 5 {
+            0 => Transport::Rc,
+            1 => Transport::Uc,
+            2 => Transport::Rd,
+            3 => Transport::Ud,
+            4 => Transport::Cnp,
+            5 => Transport::Xrc,
+            _ => Transport::Manufacturer,
+        }
+    }
+
+    /// Whether a manufacturer may give this opcode its own meaning.
+    pub const fn is_manufacturer(self) -> bool {
+        self.0 >= Self::MANUFACTURER_FIRST.0
+    }
+
+    /// The opcode for a packet of a message, or `None` when there is none: `tail` other than
+    /// [`Tail::Plain`] exists only for positions that end a SEND or WRITE.
+    pub fn find(transport: Transport, kind: Kind, position: Position, tail: Tail) -> Option<Opcode> {
+        Self::TABLE
+            .iter()
+            .find(|i| {
+                i.transport == transport && i.kind == kind && i.position == position && i.tail() == tail
+            })
+            .map(|i| i.opcode)
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#04x}", self.0)?;
+        self.info().map_or(Ok(()), |i| write!(f, " ({})", i.name))
+    }
+}
+
+/// The name, or `opcode 0x…` for one without.
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.info() {
+            Some(i) => f.write_str(i.name),
+            None => write!(f, "opcode {:#04x}", self.0),
+        }
+    }
+}
