@@ -1,0 +1,1 @@
+//! The RC transport, without IO: packets, work and time in; packets, completions and deadlines out.
