@@ -1,0 +1,15 @@
+//! A vrdma guest without a VM.
+//!
+//! [`Device`] connects to a vhost-user socket of masqd as QEMU does, with memory of its own
+//! ([`GuestRam`]), and speaks the control queue as the kernel module does.
+//! Tests, fuzzers and benchmarks build on it.
+
+mod control;
+mod device;
+mod memory;
+mod virtqueue;
+
+pub use control::ControlError;
+pub use device::{Device, Error};
+pub use memory::{GuestRam, Mapping};
+pub use virtqueue::DriverQueue;

@@ -1,0 +1,300 @@
+//! The guest's memory: a sealed memfd, a page allocator, and mappings of scattered pages.
+#![allow(unsafe_code)] // Maps memory and hands out pointers into it.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use vhost::VhostUserMemoryRegionInfo;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// The gap below 4 GiB that a PC keeps for devices: RAM above this goes on at 4 GiB.
+const HIGH_MEMORY_GPA: u64 = 1 << 32;
+
+/// Memory of a simulated guest. Cloning gives another handle to the same memory.
+///
+/// There are two regions, one at guest-physical address 0 and one at 4 GiB, as in a VM with much memory, so that
+/// every test meets more than one.
+#[derive(Clone)]
+pub struct GuestRam {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    file: File,
+    base: NonNull<u8>,
+    len: usize,
+    low_len: usize,
+    free: Mutex<FreePages>,
+}
+
+// SAFETY: `base` is a shared mapping that lives as long as Inner; what it holds is guest memory, which
+// is only accessed through raw pointers by code that expects concurrent changes.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+struct FreePages {
+    /// First page that was never handed out.
+    next: usize,
+    /// Pages that came back.
+    returned: Vec<usize>,
+}
+
+impl GuestRam {
+    /// Memory of `len` bytes (rounded up to pages), sealed against shrinking as QEMU's
+    /// memory-backend-memfd does.
+    pub fn new(len: usize) -> io::Result<Self> {
+        Self::with_seals(len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+    }
+
+    /// Memory with the given seals, for tests of what the host must refuse.
+    pub fn with_seals(len: usize, seals: i32) -> io::Result<Self> {
+        let len = len.next_multiple_of(2 * PAGE);
+        const NAME: &CStr = c"guest-ram";
+        // SAFETY: NAME is a valid C string.
+        let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: memfd_create returned this descriptor and nobody else owns it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(len as u64)?;
+        // SAFETY: plain system call on a descriptor that we own.
+        if seals != 0 && unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let base = map(std::ptr::null_mut(), len, &file, 0, 0)?;
+        let free = Mutex::new(FreePages { next: 0, returned: Vec::new() });
+        Ok(GuestRam { inner: Arc::new(Inner { file, base, len, low_len: len / 2 / PAGE * PAGE, free }) })
+    }
+
+    /// The regions, as a vhost-user front end announces them.
+    pub fn regions(&self) -> Vec<VhostUserMemoryRegionInfo> {
+        let i = &self.inner;
+        let region = |gpa, offset: usize, len: usize| VhostUserMemoryRegionInfo {
+            guest_phys_addr: gpa,
+            memory_size: len as u64,
+            userspace_addr: i.base.as_ptr() as u64 + offset as u64,
+            mmap_offset: offset as u64,
+            mmap_handle: i.file.as_raw_fd(),
+        };
+        vec![region(0, 0, i.low_len), region(HIGH_MEMORY_GPA, i.low_len, i.len - i.low_len)]
+    }
+
+    /// `pages` consecutive pages, zeroed; their guest-physical addresses are consecutive but where
+    /// the two regions meet.
+    ///
+    /// # Panics
+    /// When the memory is used up: give the guest more.
+    pub fn alloc(&self, pages: usize) -> Mapping {
+        let first = {
+            let mut free = self.inner.free.lock().unwrap();
+            let first = free.next;
+            assert!(first + pages <= self.inner.len / PAGE, "the simulated guest is out of memory");
+            free.next += pages;
+            first
+        };
+        let mapping = Mapping {
+            ram: self.clone(),
+            // SAFETY: the pages lie inside the mapping, as asserted above.
+            base: unsafe { self.inner.base.add(first * PAGE) },
+            pages: (first..first + pages).collect(),
+            own_mapping: false,
+        };
+        mapping.zero();
+        mapping
+    }
+
+    /// `pages` pages that are scattered over the guest's memory, in no order, mapped one after another: what
+    /// user space sees of a ring that the kernel module allocated.
+    pub fn alloc_scattered(&self, pages: usize) -> io::Result<Mapping> {
+        let mut numbers: Vec<usize> = {
+            let mut free = self.inner.free.lock().unwrap();
+            let reused = pages.min(free.returned.len());
+            let at = free.returned.len() - reused;
+            let mut numbers = free.returned.split_off(at);
+            let fresh = pages - reused;
+            assert!(free.next + 2 * fresh <= self.inner.len / PAGE, "the simulated guest is out of memory");
+            // Every other page now, the gaps for whoever comes next.
+            let next = free.next;
+            for page in (next..next + 2 * fresh).step_by(2) {
+                numbers.push(page);
+                free.returned.push(page + 1);
+            }
+            free.next += 2 * fresh;
+            numbers
+        };
+        numbers.reverse();
+        let base = map(std::ptr::null_mut(), pages.max(1) * PAGE, &self.inner.file, 0, 0)?;
+        for (k, &page) in numbers.iter().enumerate() {
+            // SAFETY: the address lies inside the mapping made above, which nobody uses yet.
+            let at = unsafe { base.as_ptr().add(k * PAGE) };
+            map(at.cast(), PAGE, &self.inner.file, page * PAGE, libc::MAP_FIXED)?;
+        }
+        let mapping = Mapping { ram: self.clone(), base, pages: numbers, own_mapping: true };
+        mapping.zero();
+        Ok(mapping)
+    }
+
+    fn gpa_of_page(&self, page: usize) -> u64 {
+        let offset = page * PAGE;
+        match offset.checked_sub(self.inner.low_len) {
+            Some(high) => HIGH_MEMORY_GPA + high as u64,
+            None => offset as u64,
+        }
+    }
+
+    /// The address in this process of a guest-physical address, as vhost-user names ring addresses.
+    pub fn host_address(&self, gpa: u64) -> u64 {
+        let offset = match gpa.checked_sub(HIGH_MEMORY_GPA) {
+            Some(high) => self.inner.low_len as u64 + high,
+            None => gpa,
+        };
+        self.inner.base.as_ptr() as u64 + offset
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in with_seals and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn map(at: *mut libc::c_void, len: usize, file: &File, offset: usize, flags: i32) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping, or with MAP_FIXED one over a range that the caller owns.
+    let p = unsafe {
+        libc::mmap(
+            at,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | flags,
+            file.as_raw_fd(),
+            offset as libc::off_t,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(p.cast()).expect("mmap never returns null without MAP_FIXED at 0"))
+}
+
+/// Pages of guest memory, mapped one after another. They return to the guest when dropped.
+pub struct Mapping {
+    ram: GuestRam,
+    base: NonNull<u8>,
+    pages: Vec<usize>,
+    own_mapping: bool,
+}
+
+// SAFETY: see Inner: shared memory that is only accessed through raw pointers.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// The address in this process.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.pages.len() * PAGE
+    }
+
+    /// Whether there are no pages.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Guest-physical addresses of the pages.
+    pub fn gpas(&self) -> Vec<u64> {
+        self.pages.iter().map(|&p| self.ram.gpa_of_page(p)).collect()
+    }
+
+    /// Guest-physical address of the byte at `offset`.
+    pub fn gpa(&self, offset: usize) -> u64 {
+        self.ram.gpa_of_page(self.pages[offset / PAGE]) + (offset % PAGE) as u64
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        assert!(offset + data.len() <= self.len());
+        // SAFETY: in bounds as asserted; the source is not guest memory, so the two do not overlap.
+        unsafe { self.as_ptr().add(offset).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// When the range leaves the mapping.
+    pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.len());
+        let mut data = vec![0; len];
+        // SAFETY: in bounds as asserted; the target was just allocated.
+        unsafe { self.as_ptr().add(offset).copy_to_nonoverlapping(data.as_mut_ptr(), len) };
+        data
+    }
+
+    /// Fills a range with one byte.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        assert!(offset + len <= self.len());
+        // SAFETY: in bounds as asserted.
+        unsafe { self.as_ptr().add(offset).write_bytes(byte, len) };
+    }
+
+    fn zero(&self) {
+        self.fill(0, self.len(), 0);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.own_mapping {
+            // SAFETY: this mapping was made in alloc_scattered for this value alone.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len().max(PAGE)) };
+        }
+        self.ram.inner.free.lock().unwrap().returned.append(&mut self.pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scattered_pages_are_the_guests_pages() {
+        let ram = GuestRam::new(1 << 20).unwrap();
+        let m = ram.alloc_scattered(3).unwrap();
+        let gpas = m.gpas();
+        assert!(gpas.windows(2).all(|w| w[1] != w[0] + PAGE as u64), "{gpas:x?}");
+        m.write(PAGE - 2, &[1, 2, 3, 4]);
+        let whole = ram.alloc(0);
+        drop(whole);
+        // The same bytes through the linear mapping.
+        for (page, at, want) in [(0, PAGE - 1, 2u8), (1, 0, 3u8)] {
+            let p = ram.host_address(gpas[page]) as *const u8;
+            // SAFETY: host_address of a page of this guest is mapped.
+            assert_eq!(unsafe { p.add(at).read() }, want);
+        }
+    }
+
+    #[test]
+    fn the_second_region_begins_at_4_gib() {
+        let ram = GuestRam::new(8 * PAGE).unwrap();
+        let m = ram.alloc(8);
+        assert_eq!(m.gpas()[3], 3 * PAGE as u64);
+        assert_eq!(m.gpas()[4], 1 << 32);
+        assert_eq!(ram.regions().len(), 2);
+    }
+}
