@@ -1,0 +1,1 @@
+"""The masq lab: set-up, topology, hosts, VMs and the ways into them."""

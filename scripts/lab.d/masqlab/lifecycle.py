@@ -1,0 +1,247 @@
+"""Set-up, and a lab's whole life: up, down, and what happens to its parts in between."""
+
+import concurrent.futures
+import os
+import shutil
+import signal
+import subprocess
+
+from . import apt, guest, netns, programs, qemu, services, ssh, state, topology, vms
+from .paths import CACHE, LOGS, PREFIX, STATE
+from .ui import LabError, run, say, step
+
+BOOT_TIMEOUT = {"fast": 180, "systemd": 600}
+DEVICE_TIMEOUT = 60
+
+
+def setup(without_masqd=False):
+    """Everything that `up` needs; what is there already is skipped. Returns what was made."""
+    if os.geteuid() != 0:
+        raise LabError("the lab needs root: it installs packages and makes network namespaces")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with state.lock("setup", wait=True):
+        apt.ensure_host_packages()
+        base = guest.Guest()
+        base.ensure()
+        qemu.ensure()
+        built, module = {}, None
+        if not without_masqd:
+            module = guest.Module(base)
+            module.ensure()
+            built = programs.ensure()
+        guest.ssh_keys()
+        _prune(base, module)
+    return base, module, built
+
+
+def up(file, count=None, vcpus=None, memory=None, only=None, init="fast", without_masqd=False, extra_masqd_args=()):
+    topo = topology.load(file, count, vcpus, memory)
+    names = [v.name for v in topo.vms]
+    for name in only or []:
+        if name not in names:
+            raise LabError(f"--only: no VM {name!r} in the topology; there are: {', '.join(names)}")
+    base, module, built = setup(without_masqd)
+    with state.lock():
+        old = state.load()
+        if old and old["complete"]:
+            raise LabError("a lab is up already; end it with `scripts/lab down` first")
+        if old or netns.existing():
+            say("clearing what an unfinished `up` left")
+            _down()
+        for folder in ("logs", "qmp", *(h.name for h in topo.hosts)):
+            (STATE / folder).mkdir(parents=True, exist_ok=True)
+        initramfs = STATE / "initramfs"
+        guest.write_initramfs(base, module, built.get("provider"), initramfs)
+        lab = _describe(topo, base, initramfs, built, init, extra_masqd_args)
+        lab["accelerator"] = vms.accelerator(base, initramfs)
+        state.save(lab)
+        with step(f"hosts: {len(topo.hosts)} namespaces, underlay, overlay of {len(topo.tenants)} tenants"):
+            netns.build(topo)
+        if lab["rdma"]:
+            with step("etcd and masqd"):
+                lab["etcd"] = services.start_etcd()
+                state.save(lab)
+                for name in lab["hosts"]:
+                    services.start_masqd(lab, name)
+                    state.save(lab)
+                services.apply_desired(lab, topo)
+        ssh.write_config(lab)
+        started = only or names
+        with step(f"VMs: {len(started)} under {lab['accelerator']}"):
+            _boot(lab, started)
+        lab["complete"] = True
+        state.save(lab)
+    say("the lab is up: scripts/lab status, scripts/lab exec VM -- CMD")
+
+
+def down():
+    with state.lock(wait=True):
+        if state.load() is None and not netns.existing() and not STATE.exists():
+            say("no lab is up")
+            return
+        with step("lab down"):
+            _down()
+
+
+def start_vms(names):
+    with state.lock(wait=True):
+        lab = state.require()
+        for name in names:
+            if state.alive(state.vm(lab, name).get("process")):
+                raise LabError(f"VM {name} is running already")
+        _boot(lab, names)
+        state.save(lab)
+
+
+def kill_vm(name):
+    """Ends a VM as a power failure would."""
+    with state.lock(wait=True):
+        lab = state.require()
+        entry = state.vm(lab, name)
+        state.end([entry.get("process")], signal.SIGKILL)
+        ssh.disconnect(lab, name)
+        entry["process"] = None
+        state.save(lab)
+    say(f"VM {name}: killed")
+
+
+def stop_masqd(name, sig=signal.SIGKILL):
+    with state.lock(wait=True):
+        lab = state.require()
+        state.end([state.host(lab, name).get("process")], sig)
+        lab["hosts"][name]["process"] = None
+        state.save(lab)
+
+
+def start_masqd(name):
+    with state.lock(wait=True):
+        lab = state.require()
+        if not lab["rdma"]:
+            raise LabError("this lab was brought up --without-masqd")
+        if state.alive(state.host(lab, name).get("process")):
+            raise LabError(f"masqd on {name} is running already")
+        services.start_masqd(lab, name)
+        state.save(lab)
+
+
+def update():
+    """Builds module, provider and masqd anew and puts them into the running lab."""
+    base, module, built = setup()
+    with state.lock(wait=True):
+        lab = state.require()
+        if not lab["rdma"]:
+            raise LabError("this lab was brought up --without-masqd")
+        guest.write_initramfs(base, module, built["provider"], STATE / "initramfs")
+        lab["masqd"], lab["masqctl"] = built["masqd"], built["masqctl"]
+        with step("masqd: restarting on all hosts"):
+            for name, host in lab["hosts"].items():
+                state.end([host.get("process")])
+                services.start_masqd(lab, name)
+                state.save(lab)
+        files = [*module.files(), ("usr/lib/x86_64-linux-gnu/libibverbs/libvrdma-rdmav34.so", built["provider"])]
+        for name in _running(lab):
+            with step(f"VM {name}: new module and provider"):
+                for path, source in files:
+                    # A rename, so that programs which have the old provider mapped keep it.
+                    ssh.push(lab, name, source, f"/{path}")
+                status, text = ssh.output(lab, name, "modprobe -r vrdma; modprobe vrdma")
+                if status:
+                    raise LabError(f"VM {name}: reloading vrdma failed: {text}")
+        _devices(lab, _running(lab), DEVICE_TIMEOUT)
+
+
+def status():
+    lab = state.require()
+    found = _devices(lab, _running(lab), 0) if lab["rdma"] else {}
+    listed = []
+    for name, entry in lab["vms"].items():
+        device, index = found.get(name) or (None, None)
+        listed.append({
+            "name": name, "tenant": entry["tenant"], "host": entry["host"], "address": entry["address"],
+            "device": device, "gid_index": index, "mac": entry["mac"],
+            "state": "running" if state.alive(entry.get("process")) else "stopped",
+        })
+    hosts = [{
+        "name": name, "netns": host["netns"], "underlay": host["underlay"], "masqd_socket": f"{host['run_dir']}/masqd.sock",
+        "masqd": ("running" if state.alive(host.get("process")) else "stopped") if lab["rdma"] else "absent",
+    } for name, host in lab["hosts"].items()]
+    return {"vms": listed, "hosts": hosts, "accelerator": lab["accelerator"]}
+
+
+def _boot(lab, names):
+    for name in names:
+        vms.start(lab, lab["vms"][name])
+        state.save(lab)
+    vms.wait_ready(lab, names, BOOT_TIMEOUT[lab["init"]])
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: ssh.connect(lab, name, tries=20), names))
+    if lab["rdma"]:
+        missing = [n for n, found in _devices(lab, names, DEVICE_TIMEOUT).items() if found is None]
+        if missing:
+            raise LabError(f"no RDMA device with a GID for its address after {DEVICE_TIMEOUT} s in: {', '.join(missing)}\n"
+                           f"look at: scripts/lab logs {missing[0]}; scripts/lab exec {missing[0]} -- dmesg; "
+                           f"scripts/lab logs {lab['vms'][missing[0]]['host']}")
+
+
+def _devices(lab, names, timeout):
+    """{VM: (device, GID index)} as the guests themselves say, or None for a VM without."""
+    def ask(name):
+        try:
+            code, text = ssh.output(lab, name, f"/etc/masq/gid {timeout}", timeout + 60)
+        except (LabError, subprocess.TimeoutExpired):
+            return None
+        return (text.split()[0], int(text.split()[1])) if code == 0 else None
+    if not names:
+        return {}
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(ask, names)))
+
+
+def _running(lab):
+    return [name for name, entry in lab["vms"].items() if state.alive(entry.get("process"))]
+
+
+def _down():
+    lab = state.load()
+    if lab:
+        procs = [entry.get("process") for entry in lab["vms"].values()]
+        procs += [host.get("process") for host in lab["hosts"].values()] + [lab.get("etcd")]
+        # Disks are throw-away: no guest needs to shut down.
+        state.end(procs[:len(lab["vms"])], signal.SIGKILL)
+        state.end(procs[len(lab["vms"]):])
+    for ns in netns.existing():
+        state.end([state.process(pid) for pid in netns.processes(ns)])
+        netns.delete(ns)
+    if (STATE / "logs").is_dir():
+        kept = LOGS / f"last-{PREFIX}"
+        shutil.rmtree(kept, ignore_errors=True)
+        LOGS.mkdir(parents=True, exist_ok=True)
+        shutil.move(STATE / "logs", kept)
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+def _describe(topo, base, initramfs, built, init, extra_masqd_args):
+    return {
+        "complete": False, "init": init, "rdma": bool(built), "qemu": str(qemu.binary()), "kernel": str(base.kernel),
+        "image": str(base.image), "initramfs": str(initramfs), "guest_mtu": topo.guest_mtu,
+        "masqd": built.get("masqd"), "masqctl": built.get("masqctl"),
+        "masqd_args": [*topo.masqd_args, *extra_masqd_args],
+        "hosts": {h.name: {
+            "netns": netns.host_ns(h.name), "run_dir": str(STATE / h.name), "underlay": topo.host_underlay(h),
+        } for h in topo.hosts},
+        "vms": {v.name: {
+            "name": v.name, "tenant": v.tenant.name, "host": v.host.name, "address": v.address,
+            "prefix_length": v.tenant.cidr.split("/")[1], "mac": v.mac, "vcpus": v.vcpus, "memory_mib": v.memory_mib,
+            "tap": netns.tap(v), "management": netns.management_address(v), "management_tap": netns.management_tap(v),
+            "management_mac": f"52:54:00:ff:{v.host.index:02x}:{v.index:02x}",
+        } for v in topo.vms},
+    }
+
+
+def _prune(base, module):
+    """Drops what older inputs left in the cache, but for the last few (another checkout may use them)."""
+    for kind, keep, current in (("root", 2, base.home), ("qemu", 2, qemu.home()), ("kmod", 4, module and module.home)):
+        old = sorted((p for p in CACHE.glob(f"{kind}-*") if p != current), key=lambda p: p.stat().st_mtime)
+        for path in old[:-(keep - 1)] if len(old) >= keep else []:
+            say(f"cache: dropping {path.name}")
+            shutil.rmtree(path, ignore_errors=True)
