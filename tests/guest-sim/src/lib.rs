@@ -4,12 +4,14 @@
 //! ([`GuestRam`]), and speaks the control queue as the kernel module does.
 //! Tests, fuzzers and benchmarks build on it.
 
+mod cluster;
 mod control;
 mod device;
 mod memory;
 mod virtqueue;
 
-pub use control::ControlError;
+pub use cluster::{Cluster, Layout, VnicSpec};
+pub use control::{ControlError, ControlQueue};
 pub use device::{Device, Error};
 pub use memory::{GuestRam, Mapping};
-pub use virtqueue::DriverQueue;
+pub use virtqueue::{Buffer, DriverQueue};
