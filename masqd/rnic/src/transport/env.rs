@@ -1,0 +1,522 @@
+//! What a queue pair needs from the world around it: [`Env`], and the plain values that cross it.
+
+use masq_driver::QpFault;
+use masq_types::{Lkey, Rkey};
+use masq_wire::ImmDt;
+use vrdma_abi::ring;
+
+/// What surrounds one queue pair: its work queues, its completion queues, and memory as its protection domain
+/// lets it be seen.
+///
+/// The transport calls these only from inside a call of [`RcQp`](super::RcQp), and never keeps anything that
+/// points into guest memory. A value of this type stands for one queue pair during one call.
+///
+/// # Memory
+///
+/// Lists of [`Sge`] form one message: offset 0 is the first byte of the first entry. Entries of length 0 name
+/// nothing and are not checked. Every access is checked when it happens, although [`Env::check_local`] or
+/// [`Env::check_remote`] has agreed to it before: a region can be destroyed in between. An access that fails
+/// changes nothing.
+///
+/// Writes into memory ([`Env::scatter`], [`Env::write_remote`]) store the last aligned eight bytes of each
+/// contiguous run last, behind a release fence, because programs poll them. The transport passes the pieces of a
+/// message on in order, so that the message's last bytes are the last to change.
+pub trait Env {
+    /// Takes the next send request out of the ring, copied once, into `work` (whose buffers are reused), or
+    /// returns `false` when there is none. A request that makes no sense is handed over with
+    /// [`SendWork::defect`]; it fails when its turn comes.
+    fn next_send(&mut self, work: &mut SendWork) -> bool;
+
+    /// Takes the next receive request, as [`Env::next_send`].
+    fn next_recv(&mut self, work: &mut RecvWork) -> bool;
+
+    /// Writes a completion.
+    fn complete(&mut self, completion: &Completion);
+
+    /// Reports something that no completion tells.
+    fn event(&mut self, event: QpEvent);
+
+    /// Checks that every byte of `sges` may be accessed by this queue pair.
+    fn check_local(&mut self, sges: &[Sge], access: LocalAccess) -> Result<(), MemoryFault>;
+
+    /// Appends the `len` bytes at `offset` of the message that `sges` name to `out`. On failure `out` is as it was.
+    fn gather(&mut self, sges: &[Sge], offset: u64, len: usize, out: &mut Vec<u8>)
+    -> Result<(), MemoryFault>;
+
+    /// Writes `data` at `offset` of the message that `sges` name.
+    fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Checks that the peer may access all of `target`. A target of length 0 is always agreed to, whatever its
+    /// key (IBTA Vol 1 §9.7.4.1.5), and is not asked for.
+    fn check_remote(&mut self, target: RemoteRange, access: RemoteAccess) -> Result<(), MemoryFault>;
+
+    /// Appends the bytes of `source` to `out`, for a peer with [`RemoteAccess::Read`]. On failure `out` is as it was.
+    fn read_remote(&mut self, source: RemoteRange, out: &mut Vec<u8>) -> Result<(), MemoryFault>;
+
+    /// Writes `data` at `va` of the region `rkey`, for a peer with [`RemoteAccess::Write`].
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Carries out `op` on the aligned eight bytes at `va` of the region `rkey`, for a peer with
+    /// [`RemoteAccess::Atomic`], as one CPU atomic, and returns the value before. The bytes are a number in host order.
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
+}
+
+/// A scatter/gather entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address within the region (its iova counts).
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The region.
+    pub lkey: Lkey,
+}
+
+/// Bytes that a peer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRange {
+    /// The region.
+    pub rkey: Rkey,
+    /// Address of the first byte.
+    pub va: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// What a queue pair wants to do with its own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalAccess {
+    /// Read it, to send it. Every region allows that.
+    Read,
+    /// Write received or read data into it.
+    Write,
+}
+
+/// What a peer wants to do with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAccess {
+    /// RDMA READ.
+    Read,
+    /// RDMA WRITE.
+    Write,
+    /// An atomic.
+    Atomic,
+}
+
+/// An atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Stores `swap` if the value is `compare`.
+    CmpSwap {
+        /// The value that must be there.
+        compare: u64,
+        /// The value to store.
+        swap: u64,
+    },
+    /// Adds `add`, wrapping.
+    FetchAdd {
+        /// What to add.
+        add: u64,
+    },
+}
+
+/// Why memory cannot be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryFault {
+    /// No region has this key.
+    #[error("no memory region has this key")]
+    UnknownKey,
+    /// The region belongs to another protection domain.
+    #[error("the memory region belongs to another protection domain")]
+    ForeignDomain,
+    /// The range leaves the region, or wraps.
+    #[error("the range leaves the memory region")]
+    OutOfRange,
+    /// The region does not allow such an access.
+    #[error("the memory region does not allow the access")]
+    NotPermitted,
+    /// The region is there, but the guest memory behind it is not.
+    #[error("the guest memory behind the region cannot be accessed")]
+    Unavailable,
+}
+
+/// What a send request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SendOp {
+    /// A message into the peer's next receive.
+    Send,
+    /// The same with immediate data.
+    SendImm,
+    /// Data into the peer's memory.
+    Write,
+    /// The same, and immediate data into the peer's next receive.
+    WriteImm,
+    /// Data from the peer's memory.
+    Read,
+    /// Compare and swap in the peer's memory.
+    CmpSwap,
+    /// Fetch and add in the peer's memory.
+    FetchAdd,
+}
+
+impl SendOp {
+    /// All operations.
+    pub const ALL: [SendOp; 7] = [
+        SendOp::Send,
+        SendOp::SendImm,
+        SendOp::Write,
+        SendOp::WriteImm,
+        SendOp::Read,
+        SendOp::CmpSwap,
+        SendOp::FetchAdd,
+    ];
+
+    /// The operation of a ring entry with this opcode, or `None` when this version has none.
+    pub const fn from_abi(opcode: u8) -> Option<Self> {
+        Some(match opcode {
+            ring::SEND_OP_SEND => SendOp::Send,
+            ring::SEND_OP_SEND_IMM => SendOp::SendImm,
+            ring::SEND_OP_RDMA_WRITE => SendOp::Write,
+            ring::SEND_OP_RDMA_WRITE_IMM => SendOp::WriteImm,
+            ring::SEND_OP_RDMA_READ => SendOp::Read,
+            ring::SEND_OP_CMP_SWAP => SendOp::CmpSwap,
+            ring::SEND_OP_FETCH_ADD => SendOp::FetchAdd,
+            _ => return None,
+        })
+    }
+
+    /// Whether the operation is an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, SendOp::CmpSwap | SendOp::FetchAdd)
+    }
+
+    /// Whether the answer brings data, so that the operation counts against `max_rd_atomic`.
+    pub const fn is_fetch(self) -> bool {
+        matches!(self, SendOp::Read | SendOp::CmpSwap | SendOp::FetchAdd)
+    }
+
+    /// Whether the message brings immediate data.
+    pub const fn has_imm(self) -> bool {
+        matches!(self, SendOp::SendImm | SendOp::WriteImm)
+    }
+
+    /// The opcode in the completion.
+    pub const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            SendOp::Send | SendOp::SendImm => WcOpcode::Send,
+            SendOp::Write | SendOp::WriteImm => WcOpcode::RdmaWrite,
+            SendOp::Read => WcOpcode::RdmaRead,
+            SendOp::CmpSwap => WcOpcode::CompSwap,
+            SendOp::FetchAdd => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+/// A send request, copied out of the ring.
+#[derive(Clone, Debug)]
+pub struct SendWork {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Free-running index of the ring's entry behind this one; goes into [`Completion::next_index`].
+    pub next_index: u32,
+    /// What it asks for.
+    pub op: SendOp,
+    /// A reason to fail it when its turn comes, found while reading the ring: an unknown opcode, too many entries
+    /// ([`Status::LocQpOpErr`]), too much inline data ([`Status::LocLenErr`]).
+    pub defect: Option<Status>,
+    /// A completion is wanted even on success.
+    pub signalled: bool,
+    /// The peer's completion is solicited.
+    pub solicited: bool,
+    /// Wait for earlier reads and atomics.
+    pub fence: bool,
+    /// Immediate data.
+    pub imm: ImmDt,
+    /// The peer's address.
+    pub remote_addr: u64,
+    /// The peer's key.
+    pub rkey: Rkey,
+    /// What to compare with, or to add.
+    pub compare_add: u64,
+    /// What to store if the comparison holds.
+    pub swap: u64,
+    /// The data stands in `inline_data`; `sges` is empty.
+    pub inline: bool,
+    /// Inline data.
+    pub inline_data: Vec<u8>,
+    /// Where the data is, or goes.
+    pub sges: Vec<Sge>,
+}
+
+impl Default for SendWork {
+    fn default() -> Self {
+        Self {
+            wr_id: 0,
+            next_index: 0,
+            op: SendOp::Send,
+            defect: None,
+            signalled: false,
+            solicited: false,
+            fence: false,
+            imm: ImmDt([0; 4]),
+            remote_addr: 0,
+            rkey: Rkey(0),
+            compare_add: 0,
+            swap: 0,
+            inline: false,
+            inline_data: Vec::new(),
+            sges: Vec::new(),
+        }
+    }
+}
+
+impl SendWork {
+    /// Bytes of the message.
+    pub fn len_bytes(&self) -> u64 {
+        if self.inline { self.inline_data.len() as u64 } else { total_bytes(&self.sges) }
+    }
+}
+
+/// A receive request, copied out of the ring.
+#[derive(Clone, Debug, Default)]
+pub struct RecvWork {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Free-running index of the ring's entry behind this one.
+    pub next_index: u32,
+    /// A reason to fail it when its turn comes.
+    pub defect: Option<Status>,
+    /// Where the data goes.
+    pub sges: Vec<Sge>,
+}
+
+/// Bytes that scatter/gather entries name together.
+pub fn total_bytes(sges: &[Sge]) -> u64 {
+    sges.iter().map(|s| u64::from(s.length)).sum()
+}
+
+/// Which of a queue pair's work queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkQueue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Recv,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The queue whose request is done; it says which completion queue gets this.
+    pub queue: WorkQueue,
+    /// The request's.
+    pub wr_id: u64,
+    /// The request's; all ring entries below may be reused.
+    pub next_index: u32,
+    /// How it went.
+    pub status: Status,
+    /// What was done.
+    pub opcode: WcOpcode,
+    /// Bytes received, read or fetched.
+    pub byte_len: u32,
+    /// Immediate data, with a receive that got some.
+    pub imm: Option<ImmDt>,
+    /// The received message was solicited. (That a failed completion counts as solicited is the ring's affair.)
+    pub solicited: bool,
+    /// Why it failed, more precisely than `status`.
+    pub cause: Cause,
+}
+
+macro_rules! abi_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $abi:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant = ring::$abi,)*
+        }
+
+        impl $name {
+            /// All values.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The value in a completion queue entry.
+            pub const fn to_abi(self) -> u8 {
+                self as u8
+            }
+        }
+    };
+}
+
+abi_enum! {
+    /// How a request went: those values of enum ibv_wc_status that a reliable connection can give
+    /// (IBTA Vol 1 §11.6.2).
+    Status {
+        /// Done.
+        Success = WC_SUCCESS,
+        /// A message is longer than its receive, or too long for the transport.
+        LocLenErr = WC_LOC_LEN_ERR,
+        /// The request is malformed.
+        LocQpOpErr = WC_LOC_QP_OP_ERR,
+        /// A scatter/gather entry may not be accessed.
+        LocProtErr = WC_LOC_PROT_ERR,
+        /// The queue pair is in error; the request was not carried out, or it is unknown whether it was.
+        WrFlushErr = WC_WR_FLUSH_ERR,
+        /// The peer's answer makes no sense.
+        BadRespErr = WC_BAD_RESP_ERR,
+        /// A receive's memory could not be written by data that an RDMA WRITE or a SEND brought.
+        LocAccessErr = WC_LOC_ACCESS_ERR,
+        /// The peer refused the request as invalid.
+        RemInvReqErr = WC_REM_INV_REQ_ERR,
+        /// The peer refused access to its memory.
+        RemAccessErr = WC_REM_ACCESS_ERR,
+        /// The peer could not carry out the request.
+        RemOpErr = WC_REM_OP_ERR,
+        /// The peer did not answer.
+        RetryExcErr = WC_RETRY_EXC_ERR,
+        /// The peer had no receive for too long.
+        RnrRetryExcErr = WC_RNR_RETRY_EXC_ERR,
+        /// The peer aborted.
+        RemAbortErr = WC_REM_ABORT_ERR,
+        /// A fault of the RNIC itself.
+        FatalErr = WC_FATAL_ERR,
+        /// Any other fault.
+        GeneralErr = WC_GENERAL_ERR,
+    }
+}
+
+abi_enum! {
+    /// What a completed request did: those values of enum ibv_wc_opcode that a reliable connection has.
+    WcOpcode {
+        /// SEND.
+        Send = WC_SEND,
+        /// RDMA WRITE.
+        RdmaWrite = WC_RDMA_WRITE,
+        /// RDMA READ.
+        RdmaRead = WC_RDMA_READ,
+        /// Compare and swap.
+        CompSwap = WC_COMP_SWAP,
+        /// Fetch and add.
+        FetchAdd = WC_FETCH_ADD,
+        /// A received SEND.
+        Recv = WC_RECV,
+        /// A received RDMA WRITE with immediate data.
+        RecvRdmaWithImm = WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// Why a request failed, for people: `vendor_err` of its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[repr(u32)]
+pub enum Cause {
+    /// It did not fail.
+    #[error("no failure")]
+    None = 0,
+    /// The request in the ring is malformed or not supported.
+    #[error("the work request is malformed or not supported")]
+    MalformedWork = 1,
+    /// The message is longer than the transport allows.
+    #[error("the message is too long")]
+    MessageTooLong = 2,
+    /// A read or atomic on a queue pair with max_rd_atomic 0.
+    #[error("a read or atomic where max_rd_atomic is 0")]
+    NoInitiatorDepth = 3,
+    /// An atomic needs eight bytes of memory for its result.
+    #[error("the result of an atomic needs eight bytes")]
+    AtomicLength = 4,
+    /// A scatter/gather entry's key is unknown.
+    #[error("a scatter/gather entry's key is unknown")]
+    LocalUnknownKey = 16,
+    /// A scatter/gather entry's region belongs to another protection domain.
+    #[error("a scatter/gather entry's region belongs to another protection domain")]
+    LocalForeignDomain = 17,
+    /// A scatter/gather entry leaves its region.
+    #[error("a scatter/gather entry leaves its region")]
+    LocalOutOfRange = 18,
+    /// A scatter/gather entry's region does not allow the access.
+    #[error("a scatter/gather entry's region does not allow the access")]
+    LocalNotPermitted = 19,
+    /// The guest memory behind a scatter/gather entry cannot be accessed.
+    #[error("the guest memory behind a scatter/gather entry cannot be accessed")]
+    LocalUnavailable = 20,
+    /// The received message is longer than its receive.
+    #[error("the received message is longer than its receive")]
+    ReceiveTooShort = 32,
+    /// The peer's request is invalid.
+    #[error("the peer's request is invalid")]
+    PeerInvalid = 33,
+    /// The peer's request names memory that it may not access.
+    #[error("the peer's request names memory that it may not access")]
+    PeerAccess = 34,
+    /// The peer refused: invalid request.
+    #[error("the peer refused the request as invalid")]
+    NakInvalid = 48,
+    /// The peer refused: remote access.
+    #[error("the peer refused access to its memory")]
+    NakAccess = 49,
+    /// The peer refused: operational error.
+    #[error("the peer could not carry out the request")]
+    NakOperational = 50,
+    /// The peer did not answer within retry_cnt timeouts.
+    #[error("the peer did not answer")]
+    RetryExceeded = 51,
+    /// The peer had no receive for rnr_retry tries.
+    #[error("the peer posted no receive in time")]
+    RnrRetryExceeded = 52,
+    /// The peer's response does not fit the request.
+    #[error("the peer's response does not fit the request")]
+    BadResponse = 53,
+    /// Another request failed, or the queue pair was moved to ERR.
+    #[error("flushed")]
+    Flushed = 64,
+}
+
+impl From<MemoryFault> for Cause {
+    fn from(fault: MemoryFault) -> Self {
+        match fault {
+            MemoryFault::UnknownKey => Cause::LocalUnknownKey,
+            MemoryFault::ForeignDomain => Cause::LocalForeignDomain,
+            MemoryFault::OutOfRange => Cause::LocalOutOfRange,
+            MemoryFault::NotPermitted => Cause::LocalNotPermitted,
+            MemoryFault::Unavailable => Cause::LocalUnavailable,
+        }
+    }
+}
+
+/// Something that a queue pair reports without a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpEvent {
+    /// The queue pair moved to ERR for a reason that its send queue's completions do not tell.
+    Fault {
+        /// The verbs' event.
+        fault: QpFault,
+        /// For the log.
+        reason: &'static str,
+    },
+    /// The first packet arrived in RTR.
+    CommEstablished,
+    /// The send queue is drained, as was asked for.
+    SqDrained,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_have_their_abi_numbers() {
+        let numbers = SendOp::ALL.map(|op| (0..=255).find(|&n| SendOp::from_abi(n) == Some(op)));
+        assert_eq!(numbers, [2, 3, 0, 1, 4, 5, 6].map(Some));
+        assert_eq!(SendOp::from_abi(ring::SEND_OP_LOCAL_INV), None);
+        assert_eq!(Status::RetryExcErr.to_abi(), 12);
+        assert_eq!(WcOpcode::RecvRdmaWithImm.to_abi(), 129);
+    }
+
+    #[test]
+    fn lengths_add_up_beyond_32_bits() {
+        let sge = Sge { addr: 0, length: u32::MAX, lkey: Lkey(1) };
+        assert_eq!(total_bytes(&[sge, sge]), 2 * u64::from(u32::MAX));
+        let work = SendWork { inline: true, inline_data: vec![1, 2, 3], ..SendWork::default() };
+        assert_eq!(work.len_bytes(), 3);
+    }
+}
