@@ -3,7 +3,7 @@ use core::time::Duration;
 use crate::view::{field, put, view};
 
 view! {
-    /// The bytes of an acknowledge extended transport header (IBTA Vol 1 §9.3.5).
+    /// The bytes of an acknowledge extended transport header (IBTA Vol 1 §9.3).
     Aeth, 4
 }
 
@@ -41,7 +41,7 @@ impl AethRepr {
     }
 }
 
-/// What a responder says (IBTA Vol 1 §9.7.5.2.1 table 43).
+/// What a responder says (IBTA Vol 1 §9.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Acknowledgement, with the credits that the responder grants.
@@ -80,7 +80,7 @@ impl Syndrome {
     }
 }
 
-/// Why a responder refuses a request (IBTA Vol 1 §9.7.5.2.4 table 46).
+/// Why a responder refuses a request (IBTA Vol 1 §9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
@@ -110,8 +110,8 @@ impl NakCode {
     }
 }
 
-/// How long a requester waits after an RNR NAK, as a code of five bits (IBTA Vol 1 §9.7.5.2.8
-/// table 45). Verbs call it `min_rnr_timer`.
+/// How long a requester waits after an RNR NAK, as a code of five bits (IBTA Vol 1 §9.7.5.2.8,
+/// the table of RNR NAK timer encodings). Verbs call it `min_rnr_timer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
@@ -138,7 +138,7 @@ impl RnrTimer {
     }
 }
 
-/// End-to-end credits in an acknowledgement, as a code of five bits (IBTA Vol 1 §9.7.7.2 table 50):
+/// End-to-end credits in an acknowledgement, as a code of five bits (IBTA Vol 1 §9.7.7.2):
 /// how many more messages that consume a receive the responder can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credits(u8);
@@ -175,7 +175,7 @@ impl Credits {
     }
 }
 
-/// A message sequence number: 24 bits that wrap (IBTA Vol 1 §9.7.7.1).
+/// A message sequence number: 24 bits that wrap (IBTA Vol 1 §9.7.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Msn(u32);
 
@@ -201,5 +201,83 @@ impl Msn {
     /// How many messages after `earlier` this number lies, in 0..2^24.
     pub const fn since(self, earlier: Msn) -> u32 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_both_ways() {
+        let golden = [
+            ([0x0c, 0, 0, 1], Syndrome::Ack(Credits(12)), 1),
+            ([0x1f, 0xff, 0xff, 0xff], Syndrome::Ack(Credits::UNLIMITED), 0xff_ffff),
+            ([0x2e, 0, 0, 2], Syndrome::RnrNak(RnrTimer(14)), 2),
+            ([0x60, 0, 0, 3], Syndrome::Nak(NakCode::PsnSequenceError), 3),
+            ([0x61, 0, 0, 4], Syndrome::Nak(NakCode::InvalidRequest), 4),
+            ([0x62, 0, 0, 5], Syndrome::Nak(NakCode::RemoteAccess), 5),
+            ([0x63, 0, 0, 6], Syndrome::Nak(NakCode::RemoteOperational), 6),
+            ([0x64, 0, 0, 7], Syndrome::Nak(NakCode::InvalidRdRequest), 7),
+            ([0x65, 0, 0, 8], Syndrome::Reserved(0x65), 8),
+            ([0x40, 0, 0, 9], Syndrome::Reserved(0x40), 9),
+            ([0x80, 0, 0, 9], Syndrome::Reserved(0x80), 9),
+        ];
+        for (bytes, syndrome, msn) in golden {
+            let repr = AethRepr { syndrome, msn: Msn::new(msn) };
+            assert_eq!(AethRepr::parse(Aeth::new(&bytes)), repr);
+            let mut out = [0xa5; Aeth::LEN];
+            repr.emit(&mut out);
+            assert_eq!(out, bytes);
+        }
+    }
+
+    #[test]
+    fn every_syndrome_byte_comes_back() {
+        for byte in 0..=255 {
+            assert_eq!(Syndrome::from_byte(byte).to_byte(), byte);
+        }
+    }
+
+    #[test]
+    fn rnr_times_are_those_of_the_standard() {
+        let micros = |code| RnrTimer::new(code).unwrap().duration().as_micros();
+        // min_rnr_timer as in ibv_modify_qp(3).
+        assert_eq!(micros(0), 655_360);
+        assert_eq!(micros(1), 10);
+        assert_eq!(micros(5), 60);
+        assert_eq!(micros(12), 640);
+        assert_eq!(micros(14), 1_280);
+        assert_eq!(micros(31), 491_520);
+        assert_eq!(RnrTimer::new(32), None);
+        for code in 2..32 {
+            assert!(micros(code) > micros(code - 1));
+        }
+        // From code 3 on, every other code doubles.
+        for code in 4..30 {
+            assert_eq!(micros(code + 2), 2 * micros(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn credits_never_promise_too_much() {
+        for count in 0..70_000 {
+            let credits = Credits::at_most(count);
+            let said = credits.count().unwrap();
+            assert!(said <= count);
+            let next = Credits::from_code(credits.code() + 1).unwrap();
+            assert!(next.count().is_none_or(|more| more > count));
+        }
+        assert_eq!(Credits::at_most(u32::MAX).count(), Some(32_768));
+        assert_eq!(Credits::UNLIMITED.count(), None);
+        assert_eq!(Credits::from_code(32), None);
+    }
+
+    #[test]
+    fn message_numbers_wrap() {
+        let last = Msn::new(0xff_ffff);
+        assert_eq!(last.plus(2), Msn::new(1));
+        assert_eq!(Msn::new(1).since(last), 2);
+        assert_eq!(Msn::new(0x0100_0003), Msn::new(3));
     }
 }

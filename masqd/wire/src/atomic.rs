@@ -3,7 +3,7 @@ use masq_types::Rkey;
 use crate::view::{field, put, view};
 
 view! {
-    /// The bytes of an atomic extended transport header (IBTA Vol 1 §9.3.4).
+    /// The bytes of an atomic extended transport header (IBTA Vol 1 §9.3).
     AtomicEth, 28
 }
 
@@ -63,7 +63,7 @@ impl AtomicEthRepr {
 }
 
 view! {
-    /// The bytes of an atomic acknowledge extended transport header (IBTA Vol 1 §9.5.3).
+    /// The bytes of an atomic acknowledge extended transport header (IBTA Vol 1 §9.3).
     AtomicAckEth, 8
 }
 
@@ -90,5 +90,35 @@ impl AtomicAckEthRepr {
     /// Writes all eight bytes.
     pub fn emit(&self, bytes: &mut [u8; AtomicAckEth::LEN]) {
         put!(bytes, 0, u64, self.original);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_of_a_request_both_ways() {
+        let bytes: [u8; 28] = core::array::from_fn(|i| i as u8);
+        let repr = AtomicEthRepr {
+            va: 0x0001_0203_0405_0607,
+            rkey: Rkey(0x0809_0a0b),
+            swap_or_add: 0x0c0d_0e0f_1011_1213,
+            compare: 0x1415_1617_1819_1a1b,
+        };
+        assert_eq!(AtomicEthRepr::parse(AtomicEth::new(&bytes)), repr);
+        let mut out = [0xa5; AtomicEth::LEN];
+        repr.emit(&mut out);
+        assert_eq!(out, bytes);
+    }
+
+    #[test]
+    fn golden_bytes_of_an_answer_both_ways() {
+        let bytes = [0xff, 1, 2, 3, 4, 5, 6, 7];
+        let repr = AtomicAckEthRepr { original: 0xff01_0203_0405_0607 };
+        assert_eq!(AtomicAckEthRepr::parse(AtomicAckEth::new(&bytes)), repr);
+        let mut out = [0xa5; AtomicAckEth::LEN];
+        repr.emit(&mut out);
+        assert_eq!(out, bytes);
     }
 }

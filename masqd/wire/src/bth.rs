@@ -163,3 +163,86 @@ impl BthRepr {
         put!(bytes, 9, u24, self.psn.get());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: [u8; 12] = [0x0a, 0xe0, 0xff, 0xfe, 0xc0, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef];
+
+    fn repr() -> BthRepr {
+        BthRepr {
+            opcode: Opcode::RC_WRITE_ONLY,
+            solicited: true,
+            mig_req: true,
+            pad: PadCount(2),
+            pkey: 0xfffe,
+            fecn: true,
+            becn: true,
+            dest_qp: WireQpn::from_wire(0x12_3456),
+            ack_req: true,
+            psn: Psn::new(0xab_cdef),
+        }
+    }
+
+    #[test]
+    fn golden_bytes_both_ways() {
+        assert_eq!(BthRepr::parse(Bth::new(&BYTES)), Ok(repr()));
+        let mut bytes = [0xa5; Bth::LEN];
+        repr().emit(&mut bytes);
+        assert_eq!(bytes, BYTES);
+    }
+
+    #[test]
+    fn each_flag_has_its_own_bit() {
+        let plain = BthRepr { mig_req: false, ..BthRepr::new(Opcode(0), WireQpn::from_wire(0), Psn::new(0)) };
+        type Set = fn(&mut BthRepr);
+        let flags: [(Set, usize, u8); 5] = [
+            (|b| b.solicited = true, 1, 0x80),
+            (|b| b.mig_req = true, 1, 0x40),
+            (|b| b.fecn = true, 4, 0x80),
+            (|b| b.becn = true, 4, 0x40),
+            (|b| b.ack_req = true, 8, 0x80),
+        ];
+        for (set, at, bit) in flags {
+            let mut repr = plain;
+            set(&mut repr);
+            let mut bytes = [0xa5; Bth::LEN];
+            repr.emit(&mut bytes);
+            let mut expected = [0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+            expected[at] = bit;
+            assert_eq!(bytes, expected);
+            assert_eq!(BthRepr::parse(Bth::new(&bytes)), Ok(repr));
+        }
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored_and_emitted_as_zero() {
+        let mut bytes = BYTES;
+        bytes[4] |= 0x3f;
+        bytes[8] |= 0x7f;
+        assert_eq!(BthRepr::parse(Bth::new(&bytes)), Ok(repr()));
+    }
+
+    #[test]
+    fn other_versions_are_refused() {
+        for version in 1..16 {
+            let mut bytes = BYTES;
+            bytes[1] |= version;
+            assert_eq!(BthRepr::parse(Bth::new(&bytes)), Err(WireError::TransportVersion(version)));
+        }
+    }
+
+    #[test]
+    fn pad_fills_up_to_four_bytes() {
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|len| PadCount::for_payload(len).get()), [0, 3, 2, 1, 0, 3]);
+        assert_eq!(PadCount::for_payload(1).bytes(), [0, 0, 0]);
+        assert_eq!(PadCount::for_payload(4096).bytes(), []);
+    }
+
+    #[test]
+    fn a_view_needs_all_its_bytes() {
+        assert!(Bth::from_prefix(&BYTES[..11]).is_none());
+        assert_eq!(Bth::from_prefix(&BYTES).unwrap().as_bytes(), &BYTES);
+    }
+}

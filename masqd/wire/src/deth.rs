@@ -3,7 +3,7 @@ use masq_types::WireQpn;
 use crate::view::{field, put, view};
 
 view! {
-    /// The bytes of a datagram extended transport header (IBTA Vol 1 §9.3.2).
+    /// The bytes of a datagram extended transport header (IBTA Vol 1 §9.3).
     Deth, 8
 }
 
@@ -39,5 +39,26 @@ impl DethRepr {
         put!(bytes, 0, u32, self.qkey);
         bytes[4] = 0;
         put!(bytes, 5, u24, self.src_qp.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_both_ways() {
+        let bytes = [0x80, 0x01, 0, 0, 0, 0xab, 0xcd, 0xef];
+        let repr = DethRepr { qkey: 0x8001_0000, src_qp: WireQpn::from_wire(0xab_cdef) };
+        assert_eq!(DethRepr::parse(Deth::new(&bytes)), repr);
+        let mut out = [0xa5; Deth::LEN];
+        repr.emit(&mut out);
+        assert_eq!(out, bytes);
+    }
+
+    #[test]
+    fn the_reserved_byte_is_ignored() {
+        let bytes = [0, 0, 0, 1, 0xff, 0, 0, 2];
+        assert_eq!(DethRepr::parse(Deth::new(&bytes)), DethRepr { qkey: 1, src_qp: WireQpn::from_wire(2) });
     }
 }

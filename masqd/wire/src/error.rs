@@ -17,7 +17,7 @@ pub enum WireError {
     #[error("transport header version {0} where only 0 is defined")]
     TransportVersion(u8),
     /// No headers are defined for this opcode (IBTA Vol 1 §9.2.1), or not by this crate.
-    #[error("opcode {0:?} is reserved or not supported")]
+    #[error("{0} is reserved or not supported")]
     UnknownOpcode(Opcode),
     /// The packet's length is no multiple of four (IBTA Vol 1 §9.2.4).
     #[error("a length of {0} bytes is no multiple of four")]
@@ -29,6 +29,14 @@ pub enum WireError {
         pad: u8,
         /// Bytes between headers and ICRC.
         got: usize,
+    },
+    /// A pad count in a packet whose opcode carries no payload.
+    #[error("{opcode} carries no payload but has a pad count of {pad}")]
+    UnexpectedPad {
+        /// The packet's opcode.
+        opcode: Opcode,
+        /// Value of the pad count field.
+        pad: u8,
     },
     /// Payload behind an opcode that carries none.
     #[error("{opcode} carries no payload but {got} bytes follow its headers")]

@@ -1,4 +1,4 @@
-//! The invariant CRC of RoCEv2 packets (IBTA Vol 1 §7.8.1, RoCEv2 Annex A17 §A17.5).
+//! The invariant CRC of RoCEv2 packets (IBTA Vol 1 §7.8.1, RoCEv2 Annex A17).
 //!
 //! It is the CRC-32 of Ethernet over eight bytes of ones, the IP header, the UDP header and the UDP
 //! payload up to the ICRC, where fields that may change on the way read as ones: in IPv4 the type of
@@ -10,6 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crc32fast::Hasher;
 
 use crate::ROCEV2_UDP_PORT;
+use crate::ip::{IPV4_LEN, PROTO_UDP, UDP_LEN};
 
 /// Length of the ICRC in bytes.
 pub const ICRC_BYTES: usize = 4;
@@ -17,8 +18,6 @@ pub const ICRC_BYTES: usize = 4;
 /// Offset in the UDP payload of the BTH byte that is masked.
 const MASKED_BTH_BYTE: usize = 4;
 
-const UDP_LEN: usize = 8;
-const PROTO_UDP: u8 = 17;
 /// IPv4 header from its total length on, and UDP header.
 const V4_REST: usize = 18 + UDP_LEN;
 /// IPv6 header from its payload length on, and UDP header.
@@ -94,7 +93,7 @@ impl IcrcFlow {
         let udp_len = (udp_payload_len.wrapping_add(UDP_LEN) as u16).to_be_bytes();
         match self.rest {
             Rest::V4(mut rest) => {
-                let total_len = (udp_payload_len.wrapping_add(20 + UDP_LEN) as u16).to_be_bytes();
+                let total_len = (udp_payload_len.wrapping_add(IPV4_LEN + UDP_LEN) as u16).to_be_bytes();
                 rest[0..2].copy_from_slice(&total_len);
                 rest[2..4].copy_from_slice(&ip_id.to_be_bytes());
                 rest[22..24].copy_from_slice(&udp_len);
@@ -150,7 +149,7 @@ pub enum IcrcVerdict {
     /// The ICRC is right, with the Identification that was likely (IPv4) or without any (IPv6).
     Exact,
     /// The ICRC is right if the IPv4 header had this Identification and flag. That is a check of 15 bits
-    /// only: one corrupted packet in 2^15 passes it.
+    /// only: it lets one corrupted packet in 2^15 pass, where [`Exact`](Self::Exact) lets one in 2^32.
     Explained(Ipv4Ident),
     /// The ICRC is wrong.
     Bad,
@@ -292,5 +291,63 @@ mod divide {
             i += 1;
         }
         powers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn division_undoes_zero_bytes() {
+        // Without its initial and final inversion, a CRC of zeros stays what it was, times x^8 per byte.
+        let times_zeros = |mut value: u32, bytes: usize| {
+            for _ in 0..bytes * 8 {
+                value = (value >> 1) ^ (0xedb8_8320 & (value & 1).wrapping_neg());
+            }
+            value
+        };
+        for bytes in [0, 1, 2, 3, 255, 256, 257, 4096, 65_535] {
+            for value in [0, 1, 0x8000_0000, 0xdead_beef] {
+                assert_eq!(divide::by_bytes(times_zeros(value, bytes), bytes), Some(value), "{bytes}");
+            }
+        }
+        assert_eq!(divide::by_bytes(1, 257 * 256), None);
+    }
+
+    #[test]
+    fn a_flow_needs_one_family() {
+        let (v4, v6) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([1u16; 8]));
+        assert!(IcrcFlow::new(v4, v4, 1).unwrap().is_v4());
+        assert!(!IcrcFlow::new(v6, v6, 1).unwrap().is_v4());
+        assert!(IcrcFlow::new(v4, v6, 1).is_none());
+        assert!(IcrcFlow::new(v6, v4, 1).is_none());
+    }
+
+    #[test]
+    fn the_identification_matters_in_ipv4_only() {
+        let v4 = IcrcFlow::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000);
+        let v6 = IcrcFlow::v6([1; 8].into(), [2; 8].into(), 0xc000);
+        assert_ne!(v4.compute(&[0; 16], 0), v4.compute(&[0; 16], 1));
+        assert_eq!(v6.compute(&[0; 16], 0), v6.compute(&[0; 16], 1));
+    }
+
+    #[test]
+    fn one_packet_needs_no_flow() {
+        let (a, b) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let mut icrc = Icrc::begin_v4(a, b, 0xc000, 20, 7);
+        icrc.update(&[9; 16]);
+        assert_eq!(icrc.value(), IcrcFlow::v4(a, b, 0xc000).compute(&[9; 16], 7));
+        let (a, b) = ([1; 8].into(), [2; 8].into());
+        let mut icrc = Icrc::begin_v6(a, b, 0xc000, 20);
+        icrc.update(&[9; 16]);
+        assert_eq!(icrc.value(), IcrcFlow::v6(a, b, 0xc000).compute(&[9; 16], 0));
+    }
+
+    #[test]
+    fn too_short_for_an_icrc_is_bad() {
+        let v4 = IcrcFlow::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000);
+        assert_eq!(v4.check(&[0; 3], 0), IcrcVerdict::Bad);
+        assert_eq!(explain_ipv4_id(0, 0, 3), None);
     }
 }

@@ -45,8 +45,10 @@ mod error;
 mod icrc;
 mod ieth;
 mod imm;
+pub mod ip;
 mod opcode;
 mod packet;
+pub mod pcap;
 mod reth;
 mod view;
 mod xrceth;
@@ -64,5 +66,5 @@ pub use packet::{Extension, MAX_HEADER_BYTES, PacketRepr, Parsed, parse};
 pub use reth::{Reth, RethRepr};
 pub use xrceth::XrcEth;
 
-/// The UDP destination port of RoCEv2 (Annex A17 §A17.4.5.3; IANA: roce).
+/// The UDP destination port of RoCEv2 (Annex A17; assigned by IANA).
 pub const ROCEV2_UDP_PORT: u16 = 4791;

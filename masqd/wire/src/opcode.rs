@@ -1,4 +1,4 @@
-//! BTH opcodes as data (IBTA Vol 1 §9.2.1 table 38; Annex A17 §A17.9.3 for CNP).
+//! BTH opcodes as data (IBTA Vol 1 §9.2.1; RoCEv2 Annex A17 §A17.9.3 for CNP).
 
 use core::fmt;
 
@@ -379,5 +379,83 @@ impl fmt::Display for Opcode {
             Some(i) => f.write_str(i.name),
             None => write!(f, "opcode {:#04x}", self.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_sorted_and_their_transport_is_that_of_their_bits() {
+        assert!(Opcode::TABLE.is_sorted_by(|a, b| a.opcode < b.opcode));
+        for row in Opcode::TABLE {
+            assert_eq!(row.transport, row.opcode.transport());
+            assert_eq!(row.opcode.info(), Some(row));
+        }
+    }
+
+    #[test]
+    fn uc_has_the_rows_of_rc_that_need_no_answer() {
+        for rc in Opcode::TABLE.iter().filter(|r| r.transport == Transport::Rc) {
+            let uc = Opcode(rc.opcode.0 + 0x20).info();
+            let expected = rc.opcode.0 <= 0x0b;
+            assert_eq!(uc.is_some(), expected);
+            if let Some(uc) = uc {
+                let same = (rc.kind, rc.position, rc.layout, rc.body);
+                assert_eq!((uc.kind, uc.position, uc.layout, uc.body), same);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_found_by_what_it_is() {
+        for r in Opcode::TABLE {
+            assert_eq!(Opcode::find(r.transport, r.kind, r.position, r.tail()), Some(r.opcode));
+        }
+        assert_eq!(Opcode::find(Transport::Uc, Kind::ReadRequest, Position::Only, Tail::Plain), None);
+        assert_eq!(Opcode::find(Transport::Rc, Kind::Send, Position::First, Tail::Immediate), None);
+        assert_eq!(Opcode::find(Transport::Ud, Kind::Send, Position::Last, Tail::Plain), None);
+    }
+
+    #[test]
+    fn a_message_that_begins_and_ends_is_whole() {
+        for p in [Position::First, Position::Middle, Position::Last, Position::Only] {
+            assert_eq!(Position::of(p.begins(), p.ends()), p);
+        }
+    }
+
+    #[test]
+    fn extension_headers_have_the_lengths_of_the_standard() {
+        let lengths = Layout::ALL.map(Layout::len_bytes);
+        assert_eq!(lengths, [0, 4, 4, 16, 20, 4, 12, 28, 8, 12]);
+    }
+
+    #[test]
+    fn kinds_are_requests_or_answers() {
+        for r in Opcode::TABLE {
+            let cnp = r.kind == Kind::Cnp;
+            assert_eq!(u8::from(r.kind.is_request()) + u8::from(r.kind.is_response()), u8::from(!cnp));
+        }
+    }
+
+    #[test]
+    fn opcodes_without_a_row_say_whose_they_are() {
+        for (value, transport) in [
+            (0x15, Transport::Rc),
+            (0x44, Transport::Rd),
+            (0x80, Transport::Cnp),
+            (0xa4, Transport::Xrc),
+            (0xc0, Transport::Manufacturer),
+            (0xff, Transport::Manufacturer),
+        ] {
+            assert_eq!(Opcode(value).info(), None);
+            assert_eq!(Opcode(value).transport(), transport);
+            assert_eq!(Opcode(value).is_manufacturer(), value >= 0xc0);
+        }
+        assert_eq!(Opcode(0xc1).to_string(), "opcode 0xc1");
+        assert_eq!(Opcode::RC_ACK.to_string(), "RC Acknowledge");
     }
 }

@@ -229,7 +229,7 @@ pub struct Parsed<'a> {
 
 impl Parsed<'_> {
     /// Whether the payload's length fits the packet's place in its message on a QP with this path MTU
-    /// (IBTA Vol 1 §9.7.4.1.6 and §9.7.5.1.3): First and Middle carry exactly the MTU, Last 1 byte up to
+    /// (IBTA Vol 1 §9.7.4.1.6): First and Middle carry exactly the MTU, Last 1 byte up to
     /// the MTU, Only up to the MTU.
     pub fn check_payload_len(&self, mtu: Mtu) -> Result<(), WireError> {
         if !self.info.has_payload() {
@@ -269,22 +269,25 @@ pub fn parse(udp_payload: &[u8]) -> Result<Parsed<'_>, WireError> {
 fn judge_body<'a>(bth: &BthRepr, info: &OpcodeInfo, body: &'a [u8]) -> Result<&'a [u8], WireError> {
     let (opcode, got) = (info.opcode, body.len());
     let pad = bth.pad.get();
-    let exceeds = WireError::PadExceedsPayload { pad: pad as u8, got };
     match info.body {
         Body::Payload => {
-            let payload_len = got.checked_sub(pad).ok_or(exceeds)?;
-            let payload = body.get(..payload_len).ok_or(exceeds)?;
-            // All path MTUs are multiples of four, and a message of several packets fills the first ones.
+            let exceeds = WireError::PadExceedsPayload { pad: pad as u8, got };
+            let payload = got.checked_sub(pad).and_then(|len| body.get(..len)).ok_or(exceeds)?;
+            // All path MTUs are multiples of four, and every packet but the last is filled up to the MTU.
             if !info.position.ends() && (pad != 0 || payload.is_empty()) {
-                return Err(WireError::PayloadLength { opcode, got: payload_len });
+                return Err(WireError::PayloadLength { opcode, got: payload.len() });
             }
             Ok(payload)
         }
         Body::Empty if got != 0 => Err(WireError::UnexpectedPayload { opcode, got }),
         Body::Reserved16 if got != 16 => Err(WireError::PayloadLength { opcode, got }),
         Body::Empty | Body::Reserved16 if pad != 0 => {
-            Err(WireError::PadExceedsPayload { pad: pad as u8, got: 0 })
+            Err(WireError::UnexpectedPad { opcode, pad: pad as u8 })
         }
         Body::Empty | Body::Reserved16 => Ok(&[]),
     }
 }
+
+#[cfg(test)]
+#[path = "packet_tests.rs"]
+mod tests;

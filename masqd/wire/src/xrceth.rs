@@ -30,3 +30,18 @@ impl XrcEth {
         *bytes = self.srq.to_be_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_both_ways() {
+        let xrc = XrcEth::from_prefix(&[0xff, 0xab, 0xcd, 0xef]).unwrap();
+        assert_eq!(xrc.srq(), 0xab_cdef);
+        let mut out = [0xa5; XrcEth::LEN];
+        xrc.emit(&mut out);
+        assert_eq!(out, [0, 0xab, 0xcd, 0xef]);
+        assert_eq!(XrcEth::from_prefix(&[0; 3]), None);
+    }
+}
