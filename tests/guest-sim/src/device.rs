@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
@@ -39,7 +40,7 @@ pub struct Device {
     pub ram: GuestRam,
     /// The config space at start.
     pub config: Config,
-    control: ControlQueue,
+    control: Arc<ControlQueue>,
     events: EventQueue,
     completions: Vec<EventQueue>,
     doorbells: Vec<DriverQueue>,
@@ -70,15 +71,15 @@ impl Device {
         let doorbells = queues.split_off(first_slot as usize);
         let mut queues = queues.into_iter();
         let mut next = || queues.next().expect("control and event queues were started");
-        let control = ControlQueue::new(&ram, next(), config.epoch);
+        let control = Arc::new(ControlQueue::new(&ram, next(), config.epoch));
         let events = EventQueue::new(&ram, next())?;
         let completions = (0..comp).map(|_| EventQueue::new(&ram, next())).collect::<io::Result<Vec<_>>>()?;
         Ok(Device { ram, config, control, events, completions, doorbells, frontend })
     }
 
     /// The control queue.
-    pub fn control(&self) -> &ControlQueue {
-        &self.control
+    pub fn control(&self) -> Arc<ControlQueue> {
+        self.control.clone()
     }
 
     /// Reads the config space anew.

@@ -2,12 +2,13 @@
 //!
 //! [`Device`] connects to a vhost-user socket of masqd as QEMU does, with memory of its own
 //! ([`GuestRam`]), and speaks the control queue as the kernel module does.
-//! Tests, fuzzers and benchmarks build on it.
+//! [`verbs::Guest`] is the driver and the provider on top of it. Tests, fuzzers and benchmarks build on it.
 
 mod cluster;
 mod control;
 mod device;
 mod memory;
+pub mod verbs;
 mod virtqueue;
 
 pub use cluster::{Cluster, Layout, VnicSpec};
