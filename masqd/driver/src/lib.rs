@@ -13,11 +13,15 @@ mod command;
 mod error;
 mod event;
 mod reply;
+mod transition;
 
 pub use command::*;
 pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
 pub use reply::*;
+pub use transition::{
+    AttrMask, RC_TRANSITIONS, Transition, TransitionError, check_rc_transition, rc_transition,
+};
 
 /// An RNIC, as masqd sees it.
 pub trait RnicDriver: Send + Sync {
