@@ -51,15 +51,14 @@ fn usage() -> ExitCode {
 
 fn run(file: &OsStr, list: bool) -> Result<bool, Box<dyn Error>> {
     let mut out = BufWriter::new(io::stdout().lock());
-    let counts = check(file, list, &mut out)?;
+    let counts = check(&std::fs::read(file)?, list, &mut out)?;
     let good = counts.print(&mut out)?;
     out.flush()?;
     Ok(good)
 }
 
-fn check(file: &OsStr, list: bool, out: &mut impl Write) -> Result<Counts, Box<dyn Error>> {
-    let bytes = std::fs::read(file)?;
-    let pcap = Pcap::new(&bytes)?;
+fn check(capture: &[u8], list: bool, out: &mut impl Write) -> Result<Counts, Box<dyn Error>> {
+    let pcap = Pcap::new(capture)?;
     let link_type = pcap.link_type();
     let mut counts = Counts::default();
     for record in pcap {
@@ -108,5 +107,54 @@ fn describe(payload: &[u8], parsed: &Result<Parsed<'_>, WireError>) -> String {
     match parsed {
         Ok(p) => format!("{line} len={} ({})", p.payload.len(), p.info.name),
         Err(reason) => format!("{line} unparsed: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPTURE: &[u8] = include_bytes!("../tests/data/scapy_v4.pcap");
+    /// In the first frame: file and record headers 40, Ethernet 14, IPv4 20, UDP 8, BTH 12.
+    const FIRST_PAYLOAD_BYTE: usize = 94;
+
+    fn judge(capture: &[u8]) -> (bool, String) {
+        let mut out = Vec::new();
+        let good = check(capture, true, &mut out).unwrap().print(&mut out).unwrap();
+        (good, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_good_capture_is_listed_and_counted() {
+        let (good, text) = judge(CAPTURE);
+        assert!(good);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 154);
+        assert_eq!(
+            lines[0],
+            "10.1.248.120 192.0.2.216 opcode=0 qpn=0x9369aa psn=16172399 len=256 (RC SEND First) icrc=ok"
+        );
+        assert_eq!(lines[153], "frames 153 cut 0 roce 153 parsed 153 icrc-ok 153 icrc-bad 0");
+    }
+
+    #[test]
+    fn one_wrong_bit_is_found() {
+        let mut capture = CAPTURE.to_vec();
+        capture[FIRST_PAYLOAD_BYTE] ^= 1;
+        let (good, text) = judge(&capture);
+        assert!(!good);
+        assert!(text.lines().next().unwrap().ends_with("icrc=BAD"));
+        assert!(text.ends_with("icrc-ok 152 icrc-bad 1\n"));
+    }
+
+    #[test]
+    fn a_capture_without_roce_or_with_cut_frames_is_not_good() {
+        let (good, text) = judge(&CAPTURE[..24]);
+        assert!(!good && text.starts_with("frames 0 "));
+        let mut cut = CAPTURE.to_vec();
+        // The first record's original length, one byte more than was captured.
+        cut[36] += 1;
+        let (good, text) = judge(&cut);
+        assert!(!good && text.contains(" cut 1 "));
     }
 }
