@@ -113,3 +113,7 @@ impl<M: SharedMemory> CqRing<M> {
         (found == phase(index, self.geometry.entries())).then_some(word)
     }
 }
+
+#[cfg(test)]
+#[path = "cq_tests.rs"]
+mod tests;

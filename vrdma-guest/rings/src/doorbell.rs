@@ -3,6 +3,10 @@
 //! `mark` stores the dirty byte, then the summary byte (both release, and after the producer index), then fences, then loads
 //! `need_kick`. The RNIC clears a summary byte before the dirty bytes of its group, and before it sleeps it stores
 //! `need_kick`, fences, and looks at all of them again. So the guest sees `need_kick` or the RNIC sees the bytes.
+//!
+//! Threads that post to different QPs of one group store to the same summary byte, without a lock. The RNIC's exchange
+//! reads only the last of these stores, but must see the dirty bytes behind all of them. This holds because x86-64 and ARMv8 are
+//! multi-copy atomic: who sees a store sees what was ordered before any earlier store to that byte.
 
 use core::mem::offset_of;
 
@@ -70,4 +74,60 @@ impl<M: SharedMemory> Doorbells<M> {
 #[inline]
 pub fn is_gone(status: &impl SharedMemory) -> bool {
     status.load_acquire((STATUS_GONE_LINE * STATUS_LINE_BYTES) as usize) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_memory::Buffer;
+
+    #[test]
+    fn marks_stand_in_the_slots_page_and_the_sleeping_slot_wants_a_kick() {
+        let (area, status) = (Buffer::new(8 * 4096), Buffer::new(4096));
+        let doorbells = Doorbells::new(area.mapping(), status.mapping());
+        assert_eq!(doorbells.slots(), 8);
+
+        assert!(!doorbells.mark(3, 130));
+        let marked: [usize; 2] = [3 * 4096 + 2, 3 * 4096 + 64 + 130];
+        let found = area.bytes().into_iter().enumerate().filter(|(_, byte)| *byte != 0).map(|(at, _)| at);
+        assert!(found.eq(marked));
+
+        status.mapping().store_release(4 * 64, 1);
+        assert!(!doorbells.mark(3, 130));
+        assert!(doorbells.mark(4, 4031));
+        assert_eq!(area.bytes()[4 * 4096 + 62], 1);
+        assert_eq!(area.bytes()[5 * 4096 - 1], 1);
+    }
+
+    #[test]
+    fn places_outside_of_the_area_are_not_valid() {
+        let (area, status) = (Buffer::new(2 * 4096), Buffer::new(4096));
+        let doorbells = Doorbells::new(area.mapping(), status.mapping());
+        assert!(doorbells.is_valid(1, 4031));
+        assert!(!doorbells.is_valid(2, 0));
+        assert!(!doorbells.is_valid(0, 4032));
+        // The last line of the status page belongs to no slot.
+        let large = Buffer::new(64 * 4096);
+        assert_eq!(Doorbells::new(large.mapping(), status.mapping()).slots(), 63);
+    }
+
+    #[test]
+    fn the_last_line_tells_that_the_objects_are_gone() {
+        let (area, status) = (Buffer::new(4096), Buffer::new(4096));
+        let doorbells = Doorbells::new(area.mapping(), status.mapping());
+        assert!(!doorbells.is_gone());
+        status.mapping().store_release(4032, 1);
+        assert!(doorbells.is_gone());
+    }
+
+    #[test]
+    fn a_register_takes_its_queues_number() {
+        let pages = Buffer::new(3 * 4096);
+        let register = pages.kick_register(3, 6);
+        register.ring(2);
+        register.ring(3);
+        let bytes = pages.bytes();
+        assert_eq!(bytes[2 * 4096..2 * 4096 + 2], [8, 0]);
+        assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 1);
+    }
 }

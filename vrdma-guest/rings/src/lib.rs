@@ -28,10 +28,15 @@
 //! code under loom against a model of the RNIC's half, and see it fail without its fences.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 mod cq;
 mod doorbell;
 mod geometry;
 mod memory;
+#[cfg(test)]
+mod test_memory;
 mod work;
 
 pub use cq::{Arm, CqRing};

@@ -269,3 +269,7 @@ impl<M: SharedMemory> RecvRing<M> {
         self.0.reset();
     }
 }
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;
