@@ -144,6 +144,30 @@ def two_tenants_on_the_same_addresses_do_not_notice_each_other(lab):
             job.result()
 
 
+@test
+def hostile_process_harms_no_other_process_of_its_guest(lab):
+    place = next(p for p in lab.pairs() if p[0] == "two hosts")
+    _, server_vm, client_vm = place
+    subprocess.run([labclient.LAB, "cp", str(pathlib.Path(__file__).with_name("hostile.c")), f"{server_vm}:/tmp/hostile.c"],
+                   check=True, capture_output=True)
+    server_vm.run("gcc -O1 -o /tmp/hostile /tmp/hostile.c -libverbs && chmod 755 /tmp/hostile")
+    # The victim checks every byte of its transfers while the attack goes on.
+    victim = server_vm.popen(f"ibv_rc_pingpong -c {on(server_vm, '-g')} -p 19600 -n 20000 -s 4096")
+    server_vm.wait_port(19600)
+    peer = client_vm.popen(f"ibv_rc_pingpong -c {on(client_vm, '-g')} -p 19600 -n 20000 -s 4096 {server_vm.address}")
+    time.sleep(1)
+    qpns = re.findall(r"lqpn (\d+)", server_vm.run("rdma resource show qp"))
+    for seed in (1, 2, 3):
+        target = qpns[seed % len(qpns)] if qpns else ""
+        status, output = server_vm.status(
+            "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all "
+            f"/tmp/hostile {server_vm.device} {server_vm.gid_index} 4 {seed} {target}")
+        assert status == 0, f"seed {seed}: status {status}: {output}"
+    for process in (victim, peer):
+        output, status = finish(process, 120)
+        assert status == 0, f"the victim was harmed: {output}"
+
+
 # ---- ends that come early ----
 
 @each_place
