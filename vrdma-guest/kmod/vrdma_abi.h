@@ -683,10 +683,11 @@ static_assert(offsetof(struct vrdma_comp_event, epoch) == 8, "offset of vrdma_co
 /* Bytes between the StatusLines of two slots. */
 #define VRDMA_STATUS_LINE_BYTES 64
 /*
- * The last line of the status page belongs to no slot: when the RNIC's objects are gone (a new epoch, or the device is
- * removed), the guest's kernel stores 1 to its first word, so that user space stops posting. A new epoch gets a new page.
+ * The last line of the status page belongs to no slot. The guest's kernel stores 1 to its first word before user space can map
+ * the page, and 0 when the RNIC's objects are gone (a new epoch, or the device is removed), so that user space stops
+ * posting. A new epoch gets a new page. A mapping that the kernel has taken away reads as zero, which says the same.
  */
-#define VRDMA_STATUS_GONE_LINE 63
+#define VRDMA_STATUS_LIVE_LINE 63
 
 /* A page of a context's doorbell area. */
 struct vrdma_doorbell_page {

@@ -28,9 +28,10 @@ abi_constants! {
     pub const QPS_PER_SLOT: u32 = 4032;
     /// Bytes between the StatusLines of two slots.
     pub const STATUS_LINE_BYTES: u32 = 64;
-    /// The last line of the status page belongs to no slot: when the RNIC's objects are gone (a new epoch, or the device is
-    /// removed), the guest's kernel stores 1 to its first word, so that user space stops posting. A new epoch gets a new page.
-    pub const STATUS_GONE_LINE: u32 = 63;
+    /// The last line of the status page belongs to no slot. The guest's kernel stores 1 to its first word before user space can map
+    /// the page, and 0 when the RNIC's objects are gone (a new epoch, or the device is removed), so that user space stops
+    /// posting. A new epoch gets a new page. A mapping that the kernel has taken away reads as zero, which says the same.
+    pub const STATUS_LIVE_LINE: u32 = 63;
 }
 
 abi_structs! {

@@ -12,7 +12,7 @@ use core::mem::offset_of;
 
 use vrdma_abi::config::PAGE_BYTES;
 use vrdma_abi::doorbell::{
-    DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_GONE_LINE, STATUS_LINE_BYTES, StatusLine,
+    DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE_BYTES, STATUS_LIVE_LINE, StatusLine,
 };
 
 use crate::memory::SharedMemory;
@@ -37,7 +37,7 @@ impl<M: SharedMemory> Doorbells<M> {
     pub fn slots(&self) -> u16 {
         let pages = self.area.len() / DoorbellPage::SIZE;
         let lines = self.status.len() / STATUS_LINE_BYTES as usize;
-        pages.min(lines).min(STATUS_GONE_LINE as usize) as u16 // at most 63
+        pages.min(lines).min(STATUS_LIVE_LINE as usize) as u16 // at most 63
     }
 
     /// Whether a QP can live at this place. [`mark`](Self::mark) needs a place that is valid.
@@ -63,17 +63,11 @@ impl<M: SharedMemory> Doorbells<M> {
         self.status.load_acquire(line + NEED_KICK) != 0
     }
 
-    /// Whether the RNIC's objects are gone, so that posting makes no more sense.
+    /// Whether the RNIC's objects still exist; if not, then posting makes no more sense.
     #[inline]
-    pub fn is_gone(&self) -> bool {
-        is_gone(&self.status)
+    pub fn is_live(&self) -> bool {
+        self.status.load_acquire((STATUS_LIVE_LINE * STATUS_LINE_BYTES) as usize) != 0
     }
-}
-
-/// Whether a status page tells that the RNIC's objects are gone.
-#[inline]
-pub fn is_gone(status: &impl SharedMemory) -> bool {
-    status.load_acquire((STATUS_GONE_LINE * STATUS_LINE_BYTES) as usize) != 0
 }
 
 #[cfg(test)]
@@ -112,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_tells_that_the_objects_are_gone() {
+    fn the_last_line_tells_whether_the_objects_live() {
         let (area, status) = (Buffer::new(4096), Buffer::new(4096));
         let doorbells = Doorbells::new(area.mapping(), status.mapping());
-        assert!(!doorbells.is_gone());
+        assert!(!doorbells.is_live());
         status.mapping().store_release(4032, 1);
-        assert!(doorbells.is_gone());
+        assert!(doorbells.is_live());
     }
 
     #[test]

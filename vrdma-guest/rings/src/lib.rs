@@ -40,7 +40,7 @@ mod test_memory;
 mod work;
 
 pub use cq::{Arm, CqRing};
-pub use doorbell::{Doorbells, is_gone};
+pub use doorbell::Doorbells;
 pub use geometry::GeometryError;
 pub use memory::{KickRegister, Mapping, SharedMemory, full_fence};
 pub use work::{PostError, RecvRing, SendRequest, SendRing};
