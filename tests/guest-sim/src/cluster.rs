@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+const PREFIX: &str = "masq-sim";
+
 /// One vNIC of the cluster's desired state.
 #[derive(Clone, Debug)]
 pub struct VnicSpec {
@@ -75,7 +77,8 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster with the programs masqd and masqctl in `programs`.
     pub fn start(programs: &Path, layout: Layout) -> io::Result<Self> {
-        let prefix = format!("masq-sim{}", std::process::id());
+        remove_leftovers()?;
+        let prefix = format!("{PREFIX}{}", std::process::id());
         let dir = std::env::temp_dir().join(&prefix);
         fs::create_dir_all(&dir)?;
         let mut c = Cluster {
@@ -89,12 +92,22 @@ impl Cluster {
         c.make_network()?;
         c.start_etcd()?;
         fs::write(c.dir.join("desired.toml"), c.desired())?;
+        c.wait_for("etcd", |c| {
+            let log = fs::read_to_string(c.dir.join("etcd.log")).unwrap_or_default();
+            log.contains("ready to serve client requests")
+        })?;
         for host in [1, 2] {
             c.start_masqd(host)?;
         }
-        c.wait_for("masqd's API socket", |c| c.host_dir(1).join("masqd.sock").exists())?;
+        c.wait_for_api(1)?;
         c.apply()?;
+        c.wait_for_api(2)?;
         Ok(c)
+    }
+
+    /// Waits until a host's masqd answers.
+    pub fn wait_for_api(&self, host: u8) -> io::Result<()> {
+        self.wait_for("masqd's API socket", |c| c.host_dir(host).join("masqd.sock").exists())
     }
 
     /// The vhost-user socket of a vNIC.
@@ -125,6 +138,46 @@ impl Cluster {
     /// What masqd of a host has logged so far.
     pub fn log(&self, host: u8) -> String {
         fs::read_to_string(self.log_path(host)).unwrap_or_default()
+    }
+
+    /// The last `lines` lines of both logs, for a failure's report.
+    pub fn log_tails(&self, lines: usize) -> String {
+        let mut text = String::new();
+        for host in [1, 2] {
+            let log = self.log(host);
+            let all: Vec<&str> = log.lines().collect();
+            text += &format!("masqd on host {host}, last lines:\n");
+            for line in &all[all.len().saturating_sub(lines)..] {
+                text += &format!("    {line}\n");
+            }
+        }
+        text
+    }
+
+    /// Runs masqctl against a host's masqd; its standard output.
+    pub fn masqctl(&self, host: u8, args: &[&str]) -> io::Result<String> {
+        let socket = self.host_dir(host).join("masqd.sock");
+        let out =
+            Command::new(self.programs.join("masqctl")).arg("--socket").arg(socket).args(args).output()?;
+        if out.status.success() {
+            return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+        }
+        Err(io::Error::other(format!("masqctl {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr))))
+    }
+
+    /// Adds an underlay address to a host of which masqd does not know.
+    pub fn add_address(&self, host: u8, address: Ipv4Addr) -> io::Result<()> {
+        ip(&["-n", &self.netns(host), "address", "replace", &format!("{address}/24"), "dev", "ul0"])
+    }
+
+    /// A command that runs in a host's namespace, and dies with this process.
+    pub fn command(&self, host: u8, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.netns(host), "setpriv", "--pdeathsig", "KILL", "--"])
+            .arg(program)
+            .stdin(Stdio::null());
+        command
     }
 
     /// Replaces the rules and applies.
@@ -158,15 +211,13 @@ impl Cluster {
         let run = self.host_dir(host);
         fs::create_dir_all(&run)?;
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log_path(host))?;
-        let child = Command::new("ip")
-            .args(["netns", "exec", &self.netns(host)])
-            .arg(self.programs.join("masqd"))
+        let child = self
+            .command(host, &self.programs.join("masqd"))
             .args(["--host", &format!("h{host}")])
             .args(["--store", &format!("etcd:http://{}:2379", Self::underlay(1))])
             .arg("--run-dir")
             .arg(&run)
             .args(&self.layout.masqd_args)
-            .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
@@ -175,20 +226,8 @@ impl Cluster {
     }
 
     fn apply(&self) -> io::Result<()> {
-        let out = Command::new(self.programs.join("masqctl"))
-            .arg("--socket")
-            .arg(self.host_dir(1).join("masqd.sock"))
-            .args(["apply", "-f"])
-            .arg(self.dir.join("desired.toml"))
-            .output()?;
-        if out.status.success() {
-            return Ok(());
-        }
-        Err(io::Error::other(format!(
-            "masqctl apply: {}{}",
-            String::from_utf8_lossy(&out.stderr),
-            self.log(1)
-        )))
+        let file = self.dir.join("desired.toml");
+        self.masqctl(1, &["apply", "-f", &file.to_string_lossy()]).map(drop)
     }
 
     fn make_network(&self) -> io::Result<()> {
@@ -209,12 +248,12 @@ impl Cluster {
     fn start_etcd(&mut self) -> io::Result<()> {
         let url = format!("http://{}:2379", Self::underlay(1));
         let log = fs::File::create(self.dir.join("etcd.log"))?;
-        let child = Command::new("ip")
-            .args(["netns", "exec", &self.netns(1), "etcd", "--data-dir"])
+        let child = self
+            .command(1, Path::new("etcd"))
+            .arg("--data-dir")
             .arg(self.dir.join("etcd"))
             .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
             .args(["--listen-peer-urls", "http://127.0.0.1:0", "--unsafe-no-fsync"])
-            .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
@@ -275,6 +314,19 @@ impl Drop for Cluster {
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// What a run that was killed left behind.
+fn remove_leftovers() -> io::Result<()> {
+    let list = Command::new("ip").args(["netns", "list"]).output()?;
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        let name = line.split(' ').next().unwrap_or_default();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            ip(&["netns", "delete", name])?;
+        }
+    }
+    Ok(())
 }
 
 fn ip(args: &[&str]) -> io::Result<()> {

@@ -8,6 +8,7 @@ mod cluster;
 mod control;
 mod device;
 mod memory;
+pub mod suite;
 pub mod verbs;
 mod virtqueue;
 

@@ -30,7 +30,7 @@ struct Inner {
     base: NonNull<u8>,
     len: usize,
     low_len: usize,
-    free: Mutex<FreePages>,
+    pages: Mutex<Pages>,
 }
 
 // SAFETY: `base` is a shared mapping that lives as long as Inner; what it holds is guest memory, which
@@ -39,11 +39,44 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-struct FreePages {
-    /// First page that was never handed out.
-    next: usize,
-    /// Pages that came back.
-    returned: Vec<usize>,
+/// Which pages are in use: runs are taken from the low end of the memory, scattered pages from the high ends of both
+/// regions in turn, so that neighbours are rare and long runs stay possible.
+struct Pages {
+    used: Vec<bool>,
+    low: usize,
+}
+
+impl Pages {
+    fn run(&mut self, pages: usize) -> Option<usize> {
+        let mut first = 0;
+        for page in 0..self.used.len() {
+            if self.used[page] {
+                first = page + 1;
+            } else if page + 1 - first == pages {
+                self.used[first..=page].fill(true);
+                return Some(first);
+            }
+        }
+        (pages == 0).then_some(0)
+    }
+
+    fn scattered(&mut self, pages: usize) -> Option<Vec<usize>> {
+        let free = |range: std::ops::Range<usize>| range.rev().filter(|&p| !self.used[p]);
+        let mut low = free(0..self.low);
+        let mut high = free(self.low..self.used.len());
+        let mut numbers = Vec::with_capacity(pages);
+        while numbers.len() < pages {
+            let next = match numbers.len() % 2 {
+                0 => high.next().or_else(|| low.next()),
+                _ => low.next().or_else(|| high.next()),
+            };
+            numbers.push(next?);
+        }
+        for &page in &numbers {
+            self.used[page] = true;
+        }
+        Some(numbers)
+    }
 }
 
 impl GuestRam {
@@ -70,8 +103,9 @@ impl GuestRam {
             return Err(io::Error::last_os_error());
         }
         let base = map(std::ptr::null_mut(), len, &file, 0, 0)?;
-        let free = Mutex::new(FreePages { next: 0, returned: Vec::new() });
-        Ok(GuestRam { inner: Arc::new(Inner { file, base, len, low_len: len / 2 / PAGE * PAGE, free }) })
+        let low_len = len / 2 / PAGE * PAGE;
+        let pages = Mutex::new(Pages { used: vec![false; len / PAGE], low: low_len / PAGE });
+        Ok(GuestRam { inner: Arc::new(Inner { file, base, len, low_len, pages }) })
     }
 
     /// The regions, as a vhost-user front end announces them.
@@ -93,16 +127,11 @@ impl GuestRam {
     /// # Panics
     /// When the memory is used up: give the guest more.
     pub fn alloc(&self, pages: usize) -> Mapping {
-        let first = {
-            let mut free = self.inner.free.lock().unwrap();
-            let first = free.next;
-            assert!(first + pages <= self.inner.len / PAGE, "the simulated guest is out of memory");
-            free.next += pages;
-            first
-        };
+        let first =
+            self.inner.pages.lock().unwrap().run(pages).expect("the simulated guest is out of memory");
         let mapping = Mapping {
             ram: self.clone(),
-            // SAFETY: the pages lie inside the mapping, as asserted above.
+            // SAFETY: the pages lie inside the mapping, as `run` gives no others.
             base: unsafe { self.inner.base.add(first * PAGE) },
             pages: (first..first + pages).collect(),
             own_mapping: false,
@@ -114,23 +143,8 @@ impl GuestRam {
     /// `pages` pages that are scattered over the guest's memory, in no order, mapped one after another: what
     /// user space sees of a ring that the kernel module allocated.
     pub fn alloc_scattered(&self, pages: usize) -> io::Result<Mapping> {
-        let mut numbers: Vec<usize> = {
-            let mut free = self.inner.free.lock().unwrap();
-            let reused = pages.min(free.returned.len());
-            let at = free.returned.len() - reused;
-            let mut numbers = free.returned.split_off(at);
-            let fresh = pages - reused;
-            assert!(free.next + 2 * fresh <= self.inner.len / PAGE, "the simulated guest is out of memory");
-            // Every other page now, the gaps for whoever comes next.
-            let next = free.next;
-            for page in (next..next + 2 * fresh).step_by(2) {
-                numbers.push(page);
-                free.returned.push(page + 1);
-            }
-            free.next += 2 * fresh;
-            numbers
-        };
-        numbers.reverse();
+        let numbers = self.inner.pages.lock().unwrap().scattered(pages);
+        let numbers = numbers.expect("the simulated guest is out of memory");
         let base = map(std::ptr::null_mut(), pages.max(1) * PAGE, &self.inner.file, 0, 0)?;
         for (k, &page) in numbers.iter().enumerate() {
             // SAFETY: the address lies inside the mapping made above, which nobody uses yet.
@@ -264,7 +278,10 @@ impl Drop for Mapping {
             // SAFETY: this mapping was made in alloc_scattered for this value alone.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len().max(PAGE)) };
         }
-        self.ram.inner.free.lock().unwrap().returned.append(&mut self.pages);
+        let mut pages = self.ram.inner.pages.lock().unwrap();
+        for &page in &self.pages {
+            pages.used[page] = false;
+        }
     }
 }
 
@@ -279,13 +296,25 @@ mod tests {
         let gpas = m.gpas();
         assert!(gpas.windows(2).all(|w| w[1] != w[0] + PAGE as u64), "{gpas:x?}");
         m.write(PAGE - 2, &[1, 2, 3, 4]);
-        let whole = ram.alloc(0);
-        drop(whole);
         // The same bytes through the linear mapping.
         for (page, at, want) in [(0, PAGE - 1, 2u8), (1, 0, 3u8)] {
             let p = ram.host_address(gpas[page]) as *const u8;
             // SAFETY: host_address of a page of this guest is mapped.
             assert_eq!(unsafe { p.add(at).read() }, want);
+        }
+    }
+
+    #[test]
+    fn memory_returns() {
+        let ram = GuestRam::new(64 * PAGE).unwrap();
+        for _ in 0..100 {
+            let run = ram.alloc(40);
+            assert_eq!(run.gpa(0), 0);
+            let scattered = ram.alloc_scattered(20).unwrap();
+            let mut both: Vec<u64> = run.gpas().into_iter().chain(scattered.gpas()).collect();
+            both.sort_unstable();
+            both.dedup();
+            assert_eq!(both.len(), 60, "a page was given out twice");
         }
     }
 

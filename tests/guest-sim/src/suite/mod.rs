@@ -1,0 +1,80 @@
+//! What the test programs share: a cluster with guests in it, pairs of connected queue pairs, and a runner.
+
+mod pair;
+mod runner;
+mod world;
+
+pub use pair::{Conn, Pair, Placement, Setup, Side};
+pub use runner::Runner;
+pub use world::World;
+
+use vrdma_abi::ring::{self, Cqe};
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut data = Vec::with_capacity(len + 8);
+    while data.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        data.extend_from_slice(&state.to_le_bytes());
+    }
+    data.truncate(len);
+    data
+}
+
+/// Checks that two byte strings are equal; tells where they differ, not all that they hold.
+///
+/// # Panics
+/// When they differ.
+#[track_caller]
+pub fn assert_same(got: &[u8], want: &[u8], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    if let Some(at) = (0..got.len()).find(|&k| got[k] != want[k]) {
+        let wrong = (0..got.len()).filter(|&k| got[k] != want[k]).count();
+        panic!(
+            "{what}: {wrong} of {} bytes differ, first at {at}: {:#x}, not {:#x}",
+            got.len(),
+            got[at],
+            want[at]
+        );
+    }
+}
+
+/// Checks a completion's status.
+///
+/// # Panics
+/// When it is another.
+#[track_caller]
+pub fn assert_status(cqe: &Cqe, status: u8) {
+    assert!(
+        cqe.status == status,
+        "status {} (vendor error {}), not {}: {cqe:?}",
+        status_name(cqe.status),
+        cqe.vendor_err,
+        status_name(status)
+    );
+}
+
+/// The verbs' name of a completion status.
+pub fn status_name(status: u8) -> &'static str {
+    match status {
+        ring::WC_SUCCESS => "SUCCESS",
+        ring::WC_LOC_LEN_ERR => "LOC_LEN_ERR",
+        ring::WC_LOC_QP_OP_ERR => "LOC_QP_OP_ERR",
+        ring::WC_LOC_PROT_ERR => "LOC_PROT_ERR",
+        ring::WC_WR_FLUSH_ERR => "WR_FLUSH_ERR",
+        ring::WC_BAD_RESP_ERR => "BAD_RESP_ERR",
+        ring::WC_LOC_ACCESS_ERR => "LOC_ACCESS_ERR",
+        ring::WC_REM_INV_REQ_ERR => "REM_INV_REQ_ERR",
+        ring::WC_REM_ACCESS_ERR => "REM_ACCESS_ERR",
+        ring::WC_REM_OP_ERR => "REM_OP_ERR",
+        ring::WC_RETRY_EXC_ERR => "RETRY_EXC_ERR",
+        ring::WC_RNR_RETRY_EXC_ERR => "RNR_RETRY_EXC_ERR",
+        ring::WC_REM_ABORT_ERR => "REM_ABORT_ERR",
+        ring::WC_FATAL_ERR => "FATAL_ERR",
+        ring::WC_GENERAL_ERR => "GENERAL_ERR",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,74 @@
+//! Contexts: opens of the device.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+use vrdma_abi::control::*;
+use vrdma_abi::ring::{self, CQE_BYTES};
+use vrdma_rings::{CqRing, Doorbells};
+
+use super::{Cq, Guest, Pd, SharedRing, shared};
+use crate::control::ControlError;
+use crate::memory::Mapping;
+
+/// An open of the device.
+pub struct Context {
+    pub(super) guest: Arc<Guest>,
+    pub(super) doorbells: Doorbells<SharedRing>,
+    pub(super) ctx: u32,
+    pub(super) area: Mapping,
+    pub(super) next_cookie: AtomicU32,
+}
+
+impl Context {
+    /// The guest.
+    pub fn guest(&self) -> &Arc<Guest> {
+        &self.guest
+    }
+
+    /// The context's handle.
+    pub fn handle(&self) -> u32 {
+        self.ctx
+    }
+
+    /// A protection domain.
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, ControlError> {
+        let pd = self.guest.handle();
+        self.guest.control().run(OP_CREATE_PD, &CreatePd { pd, ctx: self.ctx })?;
+        Ok(Arc::new(Pd { ctx: self.clone(), pd }))
+    }
+
+    /// A completion queue with at least `entries` entries.
+    pub fn create_cq(self: &Arc<Self>, entries: u32, vector: u32) -> Result<Arc<Cq>, ControlError> {
+        let cq = self.guest.handle();
+        let entries = entries.max(1).next_power_of_two();
+        let shift = CQE_BYTES.trailing_zeros() as u8;
+        let memory = self.ring(entries, shift);
+        let (ring, _tables) = self.guest.control().page_table(&memory.gpas(), 12);
+        let command = CreateCq { cq, ctx: self.ctx, entries, vector, ring };
+        let reply: CreateCqReply = self.guest.control().call(OP_CREATE_CQ, &command)?;
+        assert_eq!(reply.ring_format, RING_FORMAT_1);
+        let ring = CqRing::new(shared(&memory), entries).expect("the ring fits its pages");
+        Ok(Arc::new(Cq { ring: Mutex::new(ring), ctx: self.clone(), cq, memory }))
+    }
+
+    /// The doorbell area's memory, for tests that spoil it.
+    pub fn doorbell_area(&self) -> &Mapping {
+        &self.area
+    }
+
+    /// Ends the context and everything in it.
+    pub fn destroy(&self) -> Result<(), ControlError> {
+        self.guest.destroy(OP_DESTROY_CONTEXT, self.ctx)
+    }
+
+    pub(super) fn ring(&self, entries: u32, shift: u8) -> Mapping {
+        let pages = ring::ring_pages(entries, shift) as usize;
+        // A mapping for every page is dear; long rings are contiguous instead.
+        if pages <= 64 {
+            self.guest.ram.alloc_scattered(pages).expect("pages can be mapped")
+        } else {
+            self.guest.ram.alloc(pages)
+        }
+    }
+}
