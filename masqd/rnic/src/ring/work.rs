@@ -1,0 +1,246 @@
+use masq_driver::{DriverError, WorkQueueAttr};
+use masq_types::{Lkey, Rkey};
+use masq_wire::ImmDt;
+use vrdma_abi::ring::{
+    AtomicSegment, RecvHeader, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, STRIDE_SHIFT_MAX,
+    STRIDE_SHIFT_MIN, SendHeader, WorkHeader, recv_stride_shift, send_stride_shift,
+};
+use zerocopy::FromBytes;
+
+use super::pages::RingPages;
+use crate::limits;
+use crate::memory::{GuestMemory, Span};
+use crate::transport::{RecvWork, SendOp, SendWork, Sge, Status};
+
+const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
+const SGE_BYTES: usize = vrdma_abi::ring::Sge::SIZE;
+
+/// The ring can no longer be read: the guest announced more entries than it has, or its memory has gone. The queue
+/// pair must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingBroken;
+
+/// What the two kinds of work queues share.
+///
+/// Memory order: the guest stores `producer` with release behind the entries; it is loaded here with acquire, so the
+/// entries below it are whole. They stay so until a completion names them, unless the guest is hostile; hence the copy.
+#[derive(Debug)]
+struct WorkRing {
+    pages: RingPages,
+    /// Index of the next entry to take.
+    consumer: u32,
+    /// The guest's index as last read; re-read when it is used up.
+    producer: u32,
+}
+
+impl WorkRing {
+    fn new(what: &str, attr: WorkQueueAttr, memory: &GuestMemory) -> Result<Self, DriverError> {
+        let WorkQueueAttr { entries, stride_shift, ring, .. } = attr;
+        if !entries.is_power_of_two() || entries > limits::MAX_QP_WR {
+            let max = limits::MAX_QP_WR;
+            return Err(DriverError::Invalid(format!("{what}: entries must be a power of two up to {max}")));
+        }
+        if !(STRIDE_SHIFT_MIN..=STRIDE_SHIFT_MAX).contains(&stride_shift) {
+            return Err(DriverError::Invalid(format!("{what}: stride 2^{stride_shift} is not supported")));
+        }
+        let pages = RingPages::new(what, ring, entries, stride_shift, memory)?;
+        Ok(Self { pages, consumer: 0, producer: 0 })
+    }
+
+    /// Whether the guest has posted what was not taken yet.
+    fn has_work(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
+        if self.consumer == self.producer {
+            let producer = self.pages.header(memory).and_then(|h| h.load_u32(PRODUCER)).ok_or(RingBroken)?;
+            if producer.wrapping_sub(self.consumer) > self.pages.entries() {
+                return Err(RingBroken);
+            }
+            self.producer = producer;
+        }
+        Ok(self.consumer != self.producer)
+    }
+
+    /// The next entry, which is taken.
+    fn take<'m>(&mut self, memory: &'m GuestMemory) -> Result<Option<Span<'m>>, RingBroken> {
+        if !self.has_work(memory)? {
+            return Ok(None);
+        }
+        let entry = self.pages.entry(memory, self.consumer).ok_or(RingBroken)?;
+        self.consumer = self.consumer.wrapping_add(1);
+        Ok(Some(entry))
+    }
+
+    /// A reset queue pair starts again at index 0, as its owner does.
+    fn reset(&mut self) {
+        self.consumer = 0;
+        self.producer = 0;
+    }
+}
+
+/// The send queue of a queue pair.
+#[derive(Debug)]
+pub struct SendRing {
+    ring: WorkRing,
+    max_sge: usize,
+    max_inline_bytes: usize,
+}
+
+impl SendRing {
+    /// A send queue with an empty ring.
+    pub fn new(
+        what: &str,
+        attr: WorkQueueAttr,
+        max_inline_bytes: u16,
+        memory: &GuestMemory,
+    ) -> Result<Self, DriverError> {
+        let (max_sge, stride) = (attr.max_sge, attr.stride_shift);
+        if max_sge > limits::MAX_SEND_SGE || max_inline_bytes > limits::MAX_INLINE_BYTES {
+            let refusal =
+                format!("{what}: {max_sge} entries and {max_inline_bytes} inline bytes are too many");
+            return Err(DriverError::Invalid(refusal));
+        }
+        if send_stride_shift(max_sge.into(), max_inline_bytes.into()).is_none_or(|needed| needed > stride) {
+            return Err(DriverError::Invalid(format!("{what}: its entries do not fit its stride")));
+        }
+        let ring = WorkRing::new(what, attr, memory)?;
+        Ok(Self { ring, max_sge: max_sge.into(), max_inline_bytes: max_inline_bytes.into() })
+    }
+
+    /// Whether a request waits.
+    pub fn has_work(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
+        self.ring.has_work(memory)
+    }
+
+    /// Starts again at index 0.
+    pub fn reset(&mut self) {
+        self.ring.reset();
+    }
+
+    /// Takes the next request, if there is one. A request that makes no sense has a [`SendWork::defect`].
+    pub fn take(&mut self, memory: &GuestMemory, work: &mut SendWork) -> Result<bool, RingBroken> {
+        let Some(entry) = self.ring.take(memory)? else { return Ok(false) };
+        let mut head = [0; SendHeader::SIZE];
+        entry.read(&mut head);
+        let head = SendHeader::read_from_bytes(&head).map_err(|_| RingBroken)?;
+        work.wr_id = head.wr_id;
+        work.next_index = self.ring.consumer;
+        work.signalled = head.flags & SEND_SIGNALED != 0;
+        work.solicited = head.flags & SEND_SOLICITED != 0;
+        work.fence = head.flags & SEND_FENCE != 0;
+        work.inline = head.flags & SEND_INLINE != 0;
+        work.imm = ImmDt(head.imm_or_inv.to_ne_bytes());
+        work.remote_addr = head.remote_addr;
+        work.rkey = Rkey(head.rkey);
+        work.compare_add = 0;
+        work.swap = 0;
+        work.inline_data.clear();
+        work.sges.clear();
+        work.op = SendOp::from_abi(head.opcode).unwrap_or(SendOp::Send);
+        work.defect = self.judge(&head).or_else(|| self.read_body(&head, entry, work));
+        if work.defect.is_some() {
+            work.inline = false;
+            work.inline_data.clear();
+            work.sges.clear();
+        }
+        Ok(true)
+    }
+
+    /// Judges the copied header.
+    fn judge(&self, head: &SendHeader) -> Option<Status> {
+        const FLAGS: u8 = SEND_SIGNALED | SEND_SOLICITED | SEND_FENCE | SEND_INLINE;
+        let Some(op) = SendOp::from_abi(head.opcode) else { return Some(Status::LocQpOpErr) };
+        if head.flags & !FLAGS != 0 || head.reserved != 0 {
+            return Some(Status::LocQpOpErr);
+        }
+        if head.flags & SEND_INLINE != 0 {
+            return match (op.is_fetch(), head.num_sge) {
+                (false, 0) if head.inline_bytes as usize <= self.max_inline_bytes => None,
+                (false, 0) => Some(Status::LocLenErr),
+                _ => Some(Status::LocQpOpErr),
+            };
+        }
+        // The one entry of an atomic needs no allowance.
+        let max_sge = if op.is_atomic() { self.max_sge.max(1) } else { self.max_sge };
+        (usize::from(head.num_sge) > max_sge).then_some(Status::LocQpOpErr)
+    }
+
+    /// Copies what follows a header that has been judged.
+    fn read_body(&self, head: &SendHeader, entry: Span<'_>, work: &mut SendWork) -> Option<Status> {
+        let mut at = SendHeader::SIZE;
+        if work.op.is_atomic() {
+            let mut bytes = [0; AtomicSegment::SIZE];
+            entry.part(at, bytes.len())?.read(&mut bytes);
+            let segment = AtomicSegment::read_from_bytes(&bytes).ok()?;
+            (work.compare_add, work.swap) = (segment.compare_add, segment.swap);
+            at += bytes.len();
+        }
+        if work.inline {
+            let Some(data) = entry.part(at, head.inline_bytes as usize) else {
+                return Some(Status::LocQpOpErr);
+            };
+            data.append_to(&mut work.inline_data);
+            return None;
+        }
+        read_sges(entry, at, head.num_sge.into(), &mut work.sges)
+    }
+}
+
+/// The receive queue of a queue pair.
+#[derive(Debug)]
+pub struct RecvRing {
+    ring: WorkRing,
+    max_sge: usize,
+}
+
+impl RecvRing {
+    /// A receive queue with an empty ring.
+    pub fn new(what: &str, attr: WorkQueueAttr, memory: &GuestMemory) -> Result<Self, DriverError> {
+        let (max_sge, stride) = (attr.max_sge, attr.stride_shift);
+        if max_sge > limits::MAX_RECV_SGE {
+            return Err(DriverError::Invalid(format!(
+                "{what}: {max_sge} scatter/gather entries are too many"
+            )));
+        }
+        if recv_stride_shift(max_sge.into()).is_none_or(|needed| needed > stride) {
+            return Err(DriverError::Invalid(format!("{what}: its entries do not fit its stride")));
+        }
+        Ok(Self { ring: WorkRing::new(what, attr, memory)?, max_sge: max_sge.into() })
+    }
+
+    /// Starts again at index 0.
+    pub fn reset(&mut self) {
+        self.ring.reset();
+    }
+
+    /// Takes the next request, if there is one. A request that makes no sense has a [`RecvWork::defect`].
+    pub fn take(&mut self, memory: &GuestMemory, work: &mut RecvWork) -> Result<bool, RingBroken> {
+        let Some(entry) = self.ring.take(memory)? else { return Ok(false) };
+        let mut head = [0; RecvHeader::SIZE];
+        entry.read(&mut head);
+        let head = RecvHeader::read_from_bytes(&head).map_err(|_| RingBroken)?;
+        work.wr_id = head.wr_id;
+        work.next_index = self.ring.consumer;
+        work.sges.clear();
+        work.defect = if head.num_sge as usize > self.max_sge || head.reserved != 0 {
+            Some(Status::LocQpOpErr)
+        } else {
+            read_sges(entry, RecvHeader::SIZE, head.num_sge as usize, &mut work.sges)
+        };
+        Ok(true)
+    }
+}
+
+/// Copies `count` scatter/gather entries at `at`; a defect when the entry is too short for them.
+fn read_sges(entry: Span<'_>, at: usize, count: usize, sges: &mut Vec<Sge>) -> Option<Status> {
+    let mut bytes = [0; SGE_BYTES];
+    for i in 0..count {
+        let Some(part) = entry.part(at + i * SGE_BYTES, SGE_BYTES) else {
+            sges.clear();
+            return Some(Status::LocQpOpErr);
+        };
+        part.read(&mut bytes);
+        if let Ok(sge) = vrdma_abi::ring::Sge::read_from_bytes(&bytes) {
+            sges.push(Sge { addr: sge.addr, length: sge.length, lkey: Lkey(sge.lkey) });
+        }
+    }
+    None
+}

@@ -1,0 +1,241 @@
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use masq_driver::{Connection, DriverError};
+use masq_wire::{IcrcFlow, ROCEV2_UDP_PORT};
+use rustc_hash::FxHashMap;
+
+use super::socket::AddressSockets;
+use super::{Arrival, Datagrams, Train, seal};
+use crate::transport::Transmit;
+
+/// One of the RNIC's local addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalId(pub u32);
+
+/// All local addresses of the RNIC and their sockets.
+#[derive(Debug, Default)]
+pub struct Edge {
+    by_address: FxHashMap<IpAddr, LocalId>,
+    ports: FxHashMap<LocalId, Port>,
+    next_id: u32,
+}
+
+#[derive(Debug)]
+struct Port {
+    sockets: AddressSockets,
+    users: u32,
+}
+
+/// How the packets of one connection leave.
+#[derive(Clone, Debug)]
+pub struct Route {
+    local: LocalId,
+    destination: SocketAddr,
+    source_port: u16,
+    /// The port that was asked for, which counts this route among its users.
+    opened: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+    flow: IcrcFlow,
+}
+
+impl Route {
+    /// The peer's address.
+    pub fn peer(&self) -> IpAddr {
+        self.destination.ip()
+    }
+}
+
+/// Trains that wait to be sent.
+#[derive(Debug, Default)]
+pub struct TxBatch {
+    bytes: Vec<u8>,
+    trains: VecDeque<Queued>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    local: LocalId,
+    range: Range<usize>,
+    segment_bytes: usize,
+    destination: SocketAddr,
+    source_port: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+impl TxBatch {
+    /// Bytes beyond which the batch is to be sent before more is added.
+    pub const FULL_BYTES: usize = 512 << 10;
+
+    /// The buffer to append datagrams to; then call [`TxBatch::add`].
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.trains.is_empty()
+    }
+
+    /// Whether it is time to send.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= Self::FULL_BYTES
+    }
+
+    /// Takes the datagrams that were just appended to the buffer.
+    pub fn add(&mut self, edge: &Edge, route: &Route, transmit: Transmit) {
+        let range = self.bytes.len().saturating_sub(transmit.total_bytes)..self.bytes.len();
+        let counted = edge.ports.get(&route.local).is_some_and(|p| p.sockets.counts_segments());
+        if let Some(train) = self.bytes.get_mut(range.clone()) {
+            seal(&route.flow, train, transmit.segment_bytes, counted);
+        }
+        self.trains.push_back(Queued {
+            local: route.local,
+            range,
+            segment_bytes: transmit.segment_bytes.max(1),
+            destination: route.destination,
+            source_port: route.source_port,
+            traffic_class: route.traffic_class,
+            hop_limit: route.hop_limit,
+        });
+    }
+}
+
+impl Edge {
+    /// Begins to use a local address.
+    pub fn attach(&mut self, address: IpAddr) -> Result<LocalId, DriverError> {
+        if let Some(id) = self.by_address.get(&address).copied() {
+            if let Some(port) = self.ports.get_mut(&id) {
+                port.users += 1;
+            }
+            return Ok(id);
+        }
+        let sockets =
+            AddressSockets::bind(address).map_err(|source| DriverError::Address { address, source })?;
+        let id = LocalId(self.next_id);
+        self.next_id += 1;
+        self.by_address.insert(address, id);
+        self.ports.insert(id, Port { sockets, users: 1 });
+        Ok(id)
+    }
+
+    /// Ends one use of a local address. Returns whether it was the last.
+    pub fn detach(&mut self, id: LocalId) -> bool {
+        let Some(port) = self.ports.get_mut(&id) else { return false };
+        port.users -= 1;
+        if port.users > 0 {
+            return false;
+        }
+        self.by_address.remove(&port.sockets.address());
+        self.ports.remove(&id);
+        true
+    }
+
+    /// The local address, if it is one of ours.
+    pub fn find(&self, address: IpAddr) -> Option<LocalId> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// The socket that receives, to wait for.
+    pub fn receiving(&self, id: LocalId) -> Option<BorrowedFd<'_>> {
+        self.ports.get(&id).map(|p| p.sockets.receiving())
+    }
+
+    /// Where a local address receives.
+    pub fn local_address(&self, id: LocalId) -> Option<SocketAddr> {
+        self.ports.get(&id).map(|p| SocketAddr::new(p.sockets.address(), ROCEV2_UDP_PORT))
+    }
+
+    /// Opens the way to a connection's peer.
+    pub fn open_route(&mut self, local: LocalId, connection: &Connection) -> Result<Route, DriverError> {
+        let port = self
+            .ports
+            .get_mut(&local)
+            .ok_or_else(|| DriverError::UnknownObject(format!("local address {}", connection.local)))?;
+        let families_differ = || {
+            let (local, remote) = (connection.local, connection.remote);
+            DriverError::Invalid(format!("{local} and {remote} are of different address families"))
+        };
+        if connection.local.is_ipv4() != connection.remote.is_ipv4() {
+            return Err(families_differ());
+        }
+        let opened = connection.udp_source_port;
+        let source_port = port.sockets.open_source(opened);
+        let flow =
+            IcrcFlow::new(connection.local, connection.remote, source_port).ok_or_else(families_differ)?;
+        Ok(Route {
+            local,
+            destination: SocketAddr::new(connection.remote, ROCEV2_UDP_PORT),
+            source_port,
+            opened,
+            traffic_class: connection.traffic_class,
+            hop_limit: connection.hop_limit,
+            flow,
+        })
+    }
+
+    /// Closes a way.
+    pub fn close_route(&mut self, route: &Route) {
+        // A route that fell back to port 4791 opened nothing.
+        if route.source_port == route.opened {
+            if let Some(port) = self.ports.get_mut(&route.local) {
+                port.sockets.close_source(route.opened);
+            }
+        }
+    }
+
+    /// Sends what waits. Returns whether all of it is gone.
+    pub fn flush(&mut self, batch: &mut TxBatch) -> bool {
+        while let Some(first) = batch.trains.front() {
+            let local = first.local;
+            let Some(port) = self.ports.get_mut(&local) else {
+                // The address has gone, and with it what was to leave there.
+                batch.trains.pop_front();
+                continue;
+            };
+            const AT_ONCE: usize = 16;
+            let nothing = Train {
+                bytes: &[],
+                segment_bytes: 1,
+                destination: first.destination,
+                source_port: 0,
+                traffic_class: 0,
+                hop_limit: 0,
+            };
+            let mut trains = [nothing; AT_ONCE];
+            let mut count = 0;
+            let same = batch.trains.iter().take_while(|q| q.local == local);
+            for (slot, queued) in trains.iter_mut().zip(same) {
+                *slot = Train {
+                    bytes: batch.bytes.get(queued.range.clone()).unwrap_or_default(),
+                    segment_bytes: queued.segment_bytes,
+                    destination: queued.destination,
+                    source_port: queued.source_port,
+                    traffic_class: queued.traffic_class,
+                    hop_limit: queued.hop_limit,
+                };
+                count += 1;
+            }
+            let sent = port.sockets.send(trains.get(..count).unwrap_or_default());
+            batch.trains.drain(..sent.min(count));
+            if sent < count {
+                return false;
+            }
+        }
+        batch.bytes.clear();
+        true
+    }
+
+    /// Hands over what arrived at one local address. Returns whether there may be more.
+    pub fn receive(&mut self, id: LocalId, sink: &mut dyn FnMut(Arrival<'_>)) -> bool {
+        let Some(port) = self.ports.get_mut(&id) else { return false };
+        port.sockets.receive(sink).unwrap_or_else(|error| {
+            tracing::warn!(address = %port.sockets.address(), %error, "cannot receive");
+            false
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! Loss, duplication, reordering and corruption on purpose, for tests on links that do none of it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::transport::Time;
+
+/// What a received packet may suffer, each with its probability in 0..=1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultInjection {
+    /// Seed of the decisions.
+    pub seed: u64,
+    /// It is lost.
+    pub drop: f64,
+    /// It comes twice.
+    pub duplicate: f64,
+    /// It comes after packets that were sent later.
+    pub reorder: f64,
+    /// A bit of it is flipped.
+    pub corrupt: f64,
+}
+
+/// Applies a [`FaultInjection`] to received packets; `M` is what else is known of one.
+#[derive(Debug)]
+pub struct FaultShim<M> {
+    faults: FaultInjection,
+    random: ChaCha8Rng,
+    held: VecDeque<Held<M>>,
+}
+
+#[derive(Debug)]
+struct Held<M> {
+    packet: Vec<u8>,
+    meta: M,
+    /// Later packets to let pass first.
+    behind: u32,
+    /// When it comes even if no later packet does.
+    until: Time,
+}
+
+impl<M: Copy> FaultShim<M> {
+    const HOLD: Duration = Duration::from_millis(1);
+
+    /// A shim with its own random sequence.
+    pub fn new(faults: FaultInjection) -> Self {
+        Self { faults, random: ChaCha8Rng::seed_from_u64(faults.seed), held: VecDeque::new() }
+    }
+
+    fn happens(&mut self, probability: f64) -> bool {
+        probability > 0.0 && f64::from(self.random.next_u32()) < probability * (f64::from(u32::MAX) + 1.0)
+    }
+
+    /// A packet has come.
+    pub fn pass(&mut self, now: Time, packet: &[u8], meta: M, deliver: &mut dyn FnMut(&[u8], M)) {
+        if self.happens(self.faults.drop) {
+            return;
+        }
+        let copies = if self.happens(self.faults.duplicate) { 2 } else { 1 };
+        for _ in 0..copies {
+            let corrupted = self.happens(self.faults.corrupt).then(|| self.corrupt(packet));
+            let packet = corrupted.as_deref().unwrap_or(packet);
+            if self.happens(self.faults.reorder) {
+                let behind = 1 + self.random.next_u32() % 8;
+                let until = now.plus(Self::HOLD);
+                self.held.push_back(Held { packet: packet.to_vec(), meta, behind, until });
+            } else {
+                deliver(packet, meta);
+                self.held.iter_mut().for_each(|h| h.behind = h.behind.saturating_sub(1));
+                self.release(|h| h.behind == 0, deliver);
+            }
+        }
+    }
+
+    /// Delivers what has been held for too long.
+    pub fn handle_timeout(&mut self, now: Time, deliver: &mut dyn FnMut(&[u8], M)) {
+        self.release(|h| h.until <= now, deliver);
+    }
+
+    /// When [`FaultShim::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.held.iter().map(|h| h.until).min()
+    }
+
+    fn release(&mut self, due: impl Fn(&Held<M>) -> bool, deliver: &mut dyn FnMut(&[u8], M)) {
+        for _ in 0..self.held.len() {
+            match self.held.pop_front() {
+                Some(h) if due(&h) => deliver(&h.packet, h.meta),
+                Some(h) => self.held.push_back(h),
+                None => break,
+            }
+        }
+    }
+
+    fn corrupt(&mut self, packet: &[u8]) -> Vec<u8> {
+        let mut packet = packet.to_vec();
+        let bit = self.random.next_u32() as usize % (packet.len() * 8).max(1);
+        if let Some(byte) = packet.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        packet
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(faults: FaultInjection) -> Vec<u32> {
+        let mut shim = FaultShim::new(faults);
+        let mut seen = Vec::new();
+        for i in 0..1000u32 {
+            shim.pass(Time::ZERO, &i.to_ne_bytes(), i, &mut |_, m| seen.push(m));
+        }
+        if let Some(t) = shim.poll_timeout() {
+            shim.handle_timeout(t, &mut |_, m| seen.push(m));
+        }
+        seen
+    }
+
+    #[test]
+    fn does_what_it_is_told_and_nothing_else() {
+        let none = FaultInjection { seed: 1, ..FaultInjection::default() };
+        assert_eq!(run(none), (0..1000).collect::<Vec<_>>());
+        let kept = run(FaultInjection { drop: 0.2, ..none }).len();
+        assert!((700..900).contains(&kept), "{kept}");
+        let doubled = run(FaultInjection { duplicate: 0.2, ..none });
+        assert!((1100..1300).contains(&doubled.len()) && doubled.is_sorted());
+        let mut shuffled = run(FaultInjection { reorder: 0.2, ..none });
+        assert!(!shuffled.is_sorted());
+        shuffled.sort_unstable();
+        assert_eq!(shuffled, (0..1000).collect::<Vec<_>>());
+        assert!(run(FaultInjection { drop: 1.0, ..none }).is_empty());
+    }
+
+    #[test]
+    fn corruption_flips_one_bit() {
+        let mut shim = FaultShim::new(FaultInjection { corrupt: 1.0, ..FaultInjection::default() });
+        let mut flipped = 0;
+        shim.pass(Time::ZERO, &[0; 64], (), &mut |p, ()| flipped = p.iter().map(|b| b.count_ones()).sum());
+        assert_eq!(flipped, 1);
+    }
+}

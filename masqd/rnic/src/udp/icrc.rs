@@ -1,0 +1,102 @@
+use std::net::SocketAddr;
+
+use masq_wire::{ICRC_BYTES, IcrcFlow, IcrcVerdict};
+use rustc_hash::FxHashMap;
+
+/// Fills in the ICRC of each datagram of a train. `counted`: the kernel numbers the datagrams 0, 1, 2, …, else
+/// all get Identification 0.
+pub fn seal(flow: &IcrcFlow, train: &mut [u8], segment_bytes: usize, counted: bool) {
+    for (i, datagram) in train.chunks_mut(segment_bytes.max(1)).enumerate() {
+        let id = if counted { i as u16 } else { 0 };
+        if let Some((covered, icrc)) = datagram.split_last_chunk_mut::<ICRC_BYTES>() {
+            *icrc = flow.compute(covered, id).to_le_bytes();
+        }
+    }
+}
+
+/// What is known of the peers that packets come from, so that it need not be made for each.
+#[derive(Debug, Default)]
+pub struct FlowCache {
+    flows: FxHashMap<(SocketAddr, SocketAddr), IcrcFlow>,
+    /// Identification that the first datagram of the present train seems to have had.
+    base: u16,
+}
+
+/// How sure a packet's ICRC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It is right with the Identification that our own RNICs give.
+    Exact,
+    /// It is right with some other Identification.
+    Explained,
+    /// It is wrong.
+    Bad,
+}
+
+impl FlowCache {
+    /// Flows that are kept; a peer that changes its source port all the time only makes this slower.
+    const MAX: usize = 4096;
+
+    /// Checks the ICRC of datagram `index` of a train.
+    pub fn check(&mut self, source: SocketAddr, local: SocketAddr, datagram: &[u8], index: usize) -> Seen {
+        if index == 0 {
+            self.base = 0;
+        }
+        if self.flows.len() >= Self::MAX {
+            self.flows.clear();
+        }
+        let key = (source, local);
+        if !self.flows.contains_key(&key) {
+            let Some(flow) = IcrcFlow::new(source.ip(), local.ip(), source.port()) else { return Seen::Bad };
+            self.flows.insert(key, flow);
+        }
+        let Some(flow) = self.flows.get(&key) else { return Seen::Bad };
+        match flow.check(datagram, self.base.wrapping_add(index as u16)) {
+            IcrcVerdict::Exact => Seen::Exact,
+            IcrcVerdict::Explained(ident) => {
+                // The kernel merges datagrams whose Identifications go up by one.
+                self.base = ident.id.wrapping_sub(index as u16);
+                Seen::Explained
+            }
+            IcrcVerdict::Bad => Seen::Bad,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses() -> (SocketAddr, SocketAddr) {
+        ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap())
+    }
+
+    #[test]
+    fn a_sealed_train_is_exact() {
+        let (source, local) = addresses();
+        let flow = IcrcFlow::new(source.ip(), local.ip(), source.port()).unwrap();
+        let mut train: Vec<u8> = (0..100).collect();
+        seal(&flow, &mut train, 40, true);
+        let mut cache = FlowCache::default();
+        for (i, d) in train.chunks(40).enumerate() {
+            assert_eq!(cache.check(source, local, d, i), Seen::Exact);
+        }
+        // The tail of a train that was split on the way: the first is explained, the rest follows from it.
+        let tail: Vec<_> =
+            train.chunks(40).skip(1).enumerate().map(|(i, d)| cache.check(source, local, d, i)).collect();
+        assert_eq!(tail, [Seen::Explained, Seen::Exact]);
+        seal(&flow, &mut train, 40, false);
+        assert!(train.chunks(40).all(|d| cache.check(source, local, d, 0) == Seen::Exact));
+    }
+
+    #[test]
+    fn a_changed_byte_is_bad() {
+        let (source, local) = addresses();
+        let flow = IcrcFlow::new(source.ip(), local.ip(), source.port()).unwrap();
+        let mut datagram = vec![7; 64];
+        seal(&flow, &mut datagram, 64, true);
+        datagram[20] ^= 1;
+        assert_eq!(FlowCache::default().check(source, local, &datagram, 0), Seen::Bad);
+        assert_eq!(FlowCache::default().check(source, local, &[1, 2], 0), Seen::Bad);
+    }
+}

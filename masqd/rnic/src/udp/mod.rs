@@ -1,0 +1,71 @@
+//! The UDP edge: RoCEv2 packets through the kernel's sockets.
+//!
+//! ```text
+//!  transmit: poll_transmit → trains of equal segments → seal (ICRC) → sendmmsg with UDP_SEGMENT
+//!  receive:  recvmmsg with UDP_GRO → split → (fault injection) → destination QP, peer → ICRC → handle_packet
+//! ```
+//!
+//! # What the kernel does with the IPv4 Identification, which the ICRC covers
+//!
+//! Sockets are unconnected and set the don't-fragment flag, so the kernel sends Identification 0, and 0, 1, 2, …
+//! in the segments of one train: the ICRC is computed with the segment's index. A socket does not show the
+//! Identification of a received packet. Ours is its index again; if that does not explain the ICRC, some
+//! other Identification may ([`masq_wire::IcrcVerdict::Explained`]), which leaves a check of 15 bits. That is how packets
+//! of other implementations are accepted. Over IPv6 the check is exact.
+
+mod edge;
+mod fault;
+mod icrc;
+mod socket;
+mod sys;
+
+pub use edge::{Edge, LocalId, Route, TxBatch};
+pub use fault::{FaultInjection, FaultShim};
+pub use icrc::{FlowCache, Seen, seal};
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// A train: one or more datagrams of equal size (the last may be shorter) to one destination.
+#[derive(Clone, Copy, Debug)]
+pub struct Train<'a> {
+    /// The datagrams, one behind another.
+    pub bytes: &'a [u8],
+    /// Bytes of each.
+    pub segment_bytes: usize,
+    /// Where they go.
+    pub destination: SocketAddr,
+    /// UDP source port.
+    pub source_port: u16,
+    /// DSCP and ECN field.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 leaves it to the kernel.
+    pub hop_limit: u8,
+}
+
+/// A received train.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// The datagrams, one behind another.
+    pub bytes: &'a [u8],
+    /// Bytes of each but the last.
+    pub segment_bytes: usize,
+    /// Who sent them.
+    pub source: SocketAddr,
+}
+
+/// Something that carries datagrams for one local address: sockets today, AF_XDP or a wire of a test another day.
+pub trait Datagrams {
+    /// The local address.
+    fn address(&self) -> IpAddr;
+
+    /// Sends trains in order; returns how many were taken. Those after are to be sent again when there is room.
+    /// A train that cannot be sent at all counts as taken: it is lost, as on any network.
+    fn send(&mut self, trains: &[Train<'_>]) -> usize;
+
+    /// How many datagrams of a train get the IPv4 Identifications 0, 1, 2, …; 1 when all get 0.
+    fn counts_segments(&self) -> bool;
+
+    /// Hands what has arrived to `sink`, a bounded number of trains. Returns whether there may be more.
+    fn receive(&mut self, sink: &mut dyn FnMut(Arrival<'_>)) -> io::Result<bool>;
+}
