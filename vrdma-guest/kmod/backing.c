@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * What the host may touch on behalf of an object, and when it may be freed.
+ *
+ * The host writes rings and regions at any time while it has the object. So memory is freed only
+ * when the host has confirmed the object's end, or after a reset of the device. A verb that destroys always succeeds:
+ * without a confirmation the backing becomes a zombie, which is retried until the host answers.
+ */
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "vrdma.h"
+
+#define VRDMA_ZOMBIE_RETRY HZ
+
+static void vrdma_destroy_late(struct vrdma_cmd *cmd);
+
+/* Returns a backing with a handle of its own, or an error pointer. */
+struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_op)
+{
+	const struct xa_limit limit = XA_LIMIT(1, VRDMA_HANDLE_NONE - 1);
+	struct vrdma_backing *backing;
+	int err;
+
+	backing = kzalloc(sizeof(*backing), GFP_KERNEL_ACCOUNT);
+	if (!backing)
+		return ERR_PTR(-ENOMEM);
+
+	/* Cyclic, so that an event that is under way never meets a new object of the same name. */
+	err = xa_alloc_cyclic_irq(&ibd->objects, &backing->handle, NULL, limit, &ibd->next_handle,
+				  GFP_KERNEL_ACCOUNT);
+	if (err < 0) {
+		kfree(backing);
+		return ERR_PTR(err);
+	}
+
+	backing->ibd = ibd;
+	INIT_LIST_HEAD(&backing->entry);
+	for (int i = 0; i < ARRAY_SIZE(backing->table); i++)
+		vrdma_table_init(&backing->table[i]);
+
+	/* Prepared now: the end of an object must not depend on free memory. */
+	vrdma_cmd_init(&backing->destroy, destroy_op, destroy);
+	backing->destroy.req.destroy.handle = backing->handle;
+	backing->destroy.backing = backing;
+	backing->destroy.late = vrdma_destroy_late;
+	return backing;
+}
+
+static void vrdma_backing_free_tables(struct vrdma_backing *backing)
+{
+	for (int i = 0; i < ARRAY_SIZE(backing->table); i++)
+		vrdma_table_free(&backing->table[i]);
+}
+
+/* Frees a backing that the host does not know, or knows no more. */
+void vrdma_backing_free(struct vrdma_backing *backing)
+{
+	xa_erase_irq(&backing->ibd->objects, backing->handle);
+	vrdma_backing_free_tables(backing);
+	for (int i = 0; i < ARRAY_SIZE(backing->pages); i++)
+		vrdma_pages_put(backing->pages[i]);
+	if (backing->umem)
+		ib_umem_release(backing->umem);
+	kfree(backing);
+}
+
+static void vrdma_backing_destroyed(struct vrdma_backing *backing, int err)
+{
+	struct vrdma_ibdev *ibd = backing->ibd;
+
+	if (!err) {
+		vrdma_backing_free(backing);
+		return;
+	}
+
+	spin_lock(&ibd->zombie_lock);
+	list_add_tail(&backing->entry, &ibd->zombies);
+	spin_unlock(&ibd->zombie_lock);
+	/* -ENODEV: the device is about to be reset, which frees all zombies. */
+	if (err != -ENODEV)
+		queue_delayed_work(ibd->dev->wq, &ibd->zombie_work, VRDMA_ZOMBIE_RETRY);
+}
+
+static void vrdma_destroy_late(struct vrdma_cmd *cmd)
+{
+	/* After a reset the host has forgotten everything. */
+	vrdma_backing_destroyed(cmd->backing, cmd->status == -ENODEV ? 0 : cmd->status);
+}
+
+static void __vrdma_backing_retire(struct vrdma_backing *backing, unsigned long timeout)
+{
+	struct vrdma_cmd *cmd = &backing->destroy;
+	int err;
+
+	err = vrdma_ctrl_exec(backing->ibd->dev, &cmd, timeout);
+	if (cmd)
+		vrdma_backing_destroyed(backing, err);
+}
+
+/* Ends an object: the host is asked to forget it, and the backing is freed when it has. */
+void vrdma_backing_retire(struct vrdma_backing *backing)
+{
+	unsigned long timeout = VRDMA_TIMEOUT;
+
+	if (READ_ONCE(backing->ibd->dev->ctrl.stalled))
+		timeout = 0;
+	else if (current->flags & PF_EXITING)
+		timeout = VRDMA_EXIT_TIMEOUT;
+	__vrdma_backing_retire(backing, timeout);
+}
+
+static void vrdma_create_late(struct vrdma_cmd *cmd)
+{
+	struct vrdma_backing *backing = cmd->backing;
+	int status = cmd->status;
+
+	kfree(cmd);
+	vrdma_backing_free_tables(backing);
+	if (!status || status == -EPROTO)
+		__vrdma_backing_retire(backing, 0);
+	else
+		vrdma_backing_free(backing);
+}
+
+/*
+ * Sends the command that makes the object. Consumes the backing unless it succeeds; *@cmd is
+ * the caller's to free in any case, and NULL when it has been left with the device.
+ */
+int vrdma_backing_create(struct vrdma_backing *backing, struct vrdma_cmd **cmd)
+{
+	int err;
+
+	(*cmd)->backing = backing;
+	(*cmd)->late = vrdma_create_late;
+	err = vrdma_ctrl_exec(backing->ibd->dev, cmd, VRDMA_TIMEOUT);
+	if (!*cmd)
+		return err;
+	vrdma_backing_free_tables(backing);
+	if (err == -EPROTO)
+		vrdma_backing_retire(backing);
+	else if (err)
+		vrdma_backing_free(backing);
+	return err;
+}
+
+/* Makes an object visible to events. */
+void vrdma_object_publish(struct vrdma_backing *backing, struct vrdma_object *object)
+{
+	/* Cannot fail: the entry was reserved with the handle. */
+	xa_store_irq(&backing->ibd->objects, backing->handle, object, GFP_KERNEL);
+}
+
+/* When this returns, no event is being delivered to the object, and none will be. */
+void vrdma_object_hide(struct vrdma_backing *backing)
+{
+	/* A NULL entry keeps the handle reserved until the host has confirmed. */
+	xa_store_irq(&backing->ibd->objects, backing->handle, NULL, GFP_KERNEL);
+}
+
+static void vrdma_take_zombies(struct vrdma_ibdev *ibd, struct list_head *list)
+{
+	spin_lock(&ibd->zombie_lock);
+	list_splice_init(&ibd->zombies, list);
+	spin_unlock(&ibd->zombie_lock);
+}
+
+static void vrdma_zombie_work(struct work_struct *work)
+{
+	struct vrdma_ibdev *ibd = container_of(to_delayed_work(work), struct vrdma_ibdev,
+					       zombie_work);
+	struct vrdma_backing *backing, *next;
+	LIST_HEAD(list);
+
+	vrdma_take_zombies(ibd, &list);
+	list_for_each_entry_safe(backing, next, &list, entry) {
+		list_del_init(&backing->entry);
+		__vrdma_backing_retire(backing, 0);
+	}
+}
+
+void vrdma_zombies_init(struct vrdma_ibdev *ibd)
+{
+	spin_lock_init(&ibd->zombie_lock);
+	INIT_LIST_HEAD(&ibd->zombies);
+	INIT_DELAYED_WORK(&ibd->zombie_work, vrdma_zombie_work);
+}
+
+/* Frees what is left after a reset of the device. */
+void vrdma_zombies_free(struct vrdma_ibdev *ibd)
+{
+	struct vrdma_backing *backing, *next;
+	LIST_HEAD(list);
+
+	cancel_delayed_work_sync(&ibd->zombie_work);
+	vrdma_take_zombies(ibd, &list);
+	list_for_each_entry_safe(backing, next, &list, entry) {
+		list_del_init(&backing->entry);
+		vrdma_backing_free(backing);
+	}
+}

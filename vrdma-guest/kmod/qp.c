@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Queue pairs: reliable connected ones of user space.
+ */
+#include <linux/etherdevice.h>
+#include <linux/log2.h>
+#include <linux/slab.h>
+#include <rdma/ib_cache.h>
+
+#include "vrdma.h"
+
+/* The values of the contract are those of verbs, so states, masks and rights pass as they are. */
+static_assert(VRDMA_QP_STATE_RESET == (int)IB_QPS_RESET);
+static_assert(VRDMA_QP_STATE_ERR == (int)IB_QPS_ERR);
+static_assert(VRDMA_QP_ATTR_STATE == (int)IB_QP_STATE);
+static_assert(VRDMA_QP_ATTR_AV == (int)IB_QP_AV);
+static_assert(VRDMA_QP_ATTR_MIN_RNR_TIMER == (int)IB_QP_MIN_RNR_TIMER);
+static_assert(VRDMA_QP_ATTR_DEST_QPN == (int)IB_QP_DEST_QPN);
+static_assert(VRDMA_ACCESS_REMOTE_ATOMIC == (int)IB_ACCESS_REMOTE_ATOMIC);
+
+#define VRDMA_QP_ATTR_KNOWN                                                                        \
+	(VRDMA_QP_ATTR_STATE | VRDMA_QP_ATTR_CUR_STATE | VRDMA_QP_ATTR_EN_SQD_ASYNC_NOTIFY |       \
+	 VRDMA_QP_ATTR_ACCESS_FLAGS | VRDMA_QP_ATTR_PKEY_INDEX | VRDMA_QP_ATTR_PORT |              \
+	 VRDMA_QP_ATTR_QKEY | VRDMA_QP_ATTR_AV | VRDMA_QP_ATTR_PATH_MTU | VRDMA_QP_ATTR_TIMEOUT |  \
+	 VRDMA_QP_ATTR_RETRY_CNT | VRDMA_QP_ATTR_RNR_RETRY | VRDMA_QP_ATTR_RQ_PSN |                \
+	 VRDMA_QP_ATTR_MAX_RD_ATOMIC | VRDMA_QP_ATTR_MIN_RNR_TIMER | VRDMA_QP_ATTR_SQ_PSN |        \
+	 VRDMA_QP_ATTR_MAX_DEST_RD_ATOMIC | VRDMA_QP_ATTR_DEST_QPN)
+
+#define VRDMA_REMOTE_ACCESS                                                                        \
+	(VRDMA_ACCESS_REMOTE_WRITE | VRDMA_ACCESS_REMOTE_READ | VRDMA_ACCESS_REMOTE_ATOMIC)
+
+/* The smallest stride that holds an entry of @bytes, as a power of two. */
+static u8 vrdma_stride_shift(u32 bytes)
+{
+	return max_t(u32, order_base_2(bytes), VRDMA_STRIDE_SHIFT_MIN);
+}
+
+static u8 vrdma_send_stride_shift(u32 max_sge, u32 max_inline)
+{
+	/* An atomic has one scatter/gather entry behind its segment, whatever was asked for. */
+	u32 data = max3(max_sge * (u32)sizeof(struct vrdma_sge), max_inline,
+			(u32)(sizeof(struct vrdma_atomic_segment) + sizeof(struct vrdma_sge)));
+
+	return vrdma_stride_shift(sizeof(struct vrdma_send_header) + data);
+}
+
+static u8 vrdma_recv_stride_shift(u32 max_sge)
+{
+	return vrdma_stride_shift(sizeof(struct vrdma_recv_header) +
+				  max_sge * sizeof(struct vrdma_sge));
+}
+
+static u32 vrdma_ring_pages(u32 entries, u8 stride_shift)
+{
+	/* The header takes the place of one entry. */
+	return DIV_ROUND_UP_ULL(((u64)entries + 1) << stride_shift, PAGE_SIZE);
+}
+
+/* Checks what was asked for and writes it, rounded up, into @req and back into @cap. */
+static int vrdma_qp_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
+			 struct vrdma_create_qp *req)
+{
+	if (cap->max_send_wr > cfg->max_qp_wr || cap->max_recv_wr > cfg->max_qp_wr ||
+	    cap->max_send_sge > cfg->max_send_sge || cap->max_recv_sge > cfg->max_recv_sge ||
+	    cap->max_inline_data > cfg->max_inline_bytes)
+		return -EINVAL;
+
+	cap->max_send_wr = roundup_pow_of_two(max(cap->max_send_wr, 1U));
+	cap->max_recv_wr = roundup_pow_of_two(max(cap->max_recv_wr, 1U));
+	cap->max_send_sge = max(cap->max_send_sge, 1U);
+	cap->max_recv_sge = max(cap->max_recv_sge, 1U);
+	if (cap->max_send_wr > cfg->max_qp_wr || cap->max_recv_wr > cfg->max_qp_wr)
+		return -EINVAL;
+
+	req->sq_entries = cap->max_send_wr;
+	req->rq_entries = cap->max_recv_wr;
+	req->max_send_sge = cap->max_send_sge;
+	req->max_recv_sge = cap->max_recv_sge;
+	req->sq_stride_shift = vrdma_send_stride_shift(cap->max_send_sge, cap->max_inline_data);
+	req->rq_stride_shift = vrdma_recv_stride_shift(cap->max_recv_sge);
+	if (req->sq_stride_shift > VRDMA_STRIDE_SHIFT_MAX ||
+	    req->rq_stride_shift > VRDMA_STRIDE_SHIFT_MAX)
+		return -EINVAL;
+
+	/* What the stride has room for may as well be used. */
+	cap->max_inline_data = min_t(u32, cfg->max_inline_bytes,
+				     (1U << req->sq_stride_shift) - sizeof(struct vrdma_send_header));
+	req->max_inline_bytes = cap->max_inline_data;
+	return 0;
+}
+
+static int vrdma_qp_alloc_ring(struct vrdma_backing *backing, int index, u32 entries,
+			       u8 stride_shift, struct vrdma_page_table *out)
+{
+	struct vrdma_pages *pages = vrdma_pages_alloc(vrdma_ring_pages(entries, stride_shift));
+
+	if (IS_ERR(pages))
+		return PTR_ERR(pages);
+	backing->pages[index] = pages;
+	return vrdma_table_write(&backing->table[index], pages, out);
+}
+
+static int vrdma_qp_map(struct vrdma_qp *qp, struct ib_ucontext *ucontext,
+			const struct vrdma_create_qp *req,
+			const struct vrdma_create_qp_reply *host, struct ib_udata *udata)
+{
+	struct vrdma_pages *sq = qp->backing->pages[0], *rq = qp->backing->pages[1];
+	struct vrdma_user_qp_reply reply = {
+		.sq_bytes = sq->count * PAGE_SIZE,
+		.rq_bytes = rq->count * PAGE_SIZE,
+		.sq_entries = req->sq_entries,
+		.rq_entries = req->rq_entries,
+		.sq_stride_shift = req->sq_stride_shift,
+		.rq_stride_shift = req->rq_stride_shift,
+		.db_slot = host->db_slot,
+		.db_index = host->db_index,
+		.max_inline_bytes = req->max_inline_bytes,
+		.ring_format = host->ring_format,
+	};
+
+	qp->sq = vrdma_mmap_insert(ucontext, VRDMA_MMAP_PAGES, sq, sq->count, &reply.sq_offset);
+	if (IS_ERR(qp->sq))
+		return PTR_ERR(qp->sq);
+	qp->rq = vrdma_mmap_insert(ucontext, VRDMA_MMAP_PAGES, rq, rq->count, &reply.rq_offset);
+	if (IS_ERR(qp->rq))
+		return PTR_ERR(qp->rq);
+	return vrdma_reply_to_user(udata, &reply, sizeof(reply));
+}
+
+int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_udata *udata)
+{
+	struct vrdma_ucontext *context =
+		rdma_udata_to_drv_context(udata, struct vrdma_ucontext, ib);
+	struct vrdma_ibdev *ibd = to_vibdev(ibqp->device);
+	struct vrdma_user_qp_request user = {};
+	struct vrdma_qp *qp = to_vqp(ibqp);
+	struct vrdma_create_qp *req;
+	struct vrdma_backing *backing;
+	struct vrdma_cmd *cmd = NULL;
+	int err;
+
+	if (attr->qp_type != IB_QPT_RC || attr->create_flags || attr->srq)
+		return -EOPNOTSUPP;
+	if (udata->inlen < sizeof(user))
+		return -EINVAL;
+	err = ib_copy_from_udata(&user, udata, sizeof(user));
+	if (err)
+		return err;
+	if (user.reserved)
+		return -EOPNOTSUPP;
+
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP);
+	if (IS_ERR(backing))
+		return PTR_ERR(backing);
+	cmd = vrdma_cmd_alloc();
+	if (!cmd) {
+		err = -ENOMEM;
+		goto err_backing;
+	}
+	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_QP, create_qp, create_qp);
+	req = &cmd->req.create_qp;
+	req->qp = backing->handle;
+	req->pd = to_vpd(ibqp->pd)->backing->handle;
+	req->send_cq = to_vcq(attr->send_cq)->backing->handle;
+	req->recv_cq = to_vcq(attr->recv_cq)->backing->handle;
+	req->srq = VRDMA_HANDLE_NONE;
+	req->flags = attr->sq_sig_type == IB_SIGNAL_ALL_WR ? VRDMA_QP_SIGNAL_ALL : 0;
+	req->cookie = user.cookie;
+	req->qp_type = VRDMA_QP_TYPE_RC;
+	err = vrdma_qp_size(&ibd->dev->cfg, &attr->cap, req);
+	if (err)
+		goto err_backing;
+	err = vrdma_qp_alloc_ring(backing, 0, req->sq_entries, req->sq_stride_shift, &req->sq);
+	if (err)
+		goto err_backing;
+	err = vrdma_qp_alloc_ring(backing, 1, req->rq_entries, req->rq_stride_shift, &req->rq);
+	if (err)
+		goto err_backing;
+
+	err = vrdma_backing_create(backing, &cmd);
+	if (err)
+		goto err_cmd;
+	qp->backing = backing;
+	err = vrdma_qp_map(qp, &context->ib, req, &cmd->reply.create_qp, udata);
+	if (err)
+		goto err_retire;
+
+	ibqp->qp_num = cmd->reply.create_qp.qpn;
+	qp->cap = attr->cap;
+	qp->sig_type = attr->sq_sig_type;
+	qp->state = IB_QPS_RESET;
+	mutex_init(&qp->lock);
+	qp->object.kind = VRDMA_OBJECT_QP;
+	vrdma_object_publish(backing, &qp->object);
+	kfree(cmd);
+	return 0;
+
+err_retire:
+	vrdma_mmap_remove(qp->rq);
+	vrdma_mmap_remove(qp->sq);
+	vrdma_backing_retire(backing);
+	goto err_cmd;
+err_backing:
+	vrdma_backing_free(backing);
+err_cmd:
+	kfree(cmd);
+	return err;
+}
+
+/* Copies the address vector whole: GIDs are deleted at any time, and a QP must not notice. */
+static int vrdma_fill_av(struct vrdma_qp_attr *out, const struct rdma_ah_attr *ah)
+{
+	const struct ib_global_route *grh = rdma_ah_read_grh(ah);
+
+	if (ah->type != RDMA_AH_ATTR_TYPE_ROCE || !(rdma_ah_get_ah_flags(ah) & IB_AH_GRH) ||
+	    !grh->sgid_attr)
+		return -EINVAL;
+	memcpy(out->sgid, grh->sgid_attr->gid.raw, sizeof(out->sgid));
+	memcpy(out->dgid, grh->dgid.raw, sizeof(out->dgid));
+	out->sgid_index = grh->sgid_attr->index;
+	out->flow_label = grh->flow_label & 0xfffff;
+	out->hop_limit = grh->hop_limit;
+	out->traffic_class = grh->traffic_class;
+	out->sl = rdma_ah_get_sl(ah);
+	return 0;
+}
+
+/* Checks what the RDMA core does not, and translates. */
+static int vrdma_fill_attr(struct vrdma_ibdev *ibd, struct vrdma_qp_attr *out,
+			   const struct ib_qp_attr *attr, int mask)
+{
+	const struct vrdma_config *cfg = &ibd->dev->cfg;
+	int err;
+
+	if ((mask & IB_QP_PORT && attr->port_num != VRDMA_PORT) ||
+	    (mask & IB_QP_PKEY_INDEX && attr->pkey_index) ||
+	    (mask & IB_QP_MAX_QP_RD_ATOMIC && attr->max_rd_atomic > cfg->max_rd_atomic) ||
+	    (mask & IB_QP_MAX_DEST_RD_ATOMIC && attr->max_dest_rd_atomic > cfg->max_dest_rd_atomic))
+		return -EINVAL;
+	if (mask & IB_QP_PATH_MTU) {
+		enum ib_mtu active = vrdma_active_mtu(ibd);
+
+		if (attr->path_mtu > active) {
+			ibdev_warn_ratelimited(&ibd->ib,
+					       "path MTU %d is above the port's active MTU %d\n",
+					       ib_mtu_enum_to_int(attr->path_mtu),
+					       ib_mtu_enum_to_int(active));
+			return -EINVAL;
+		}
+		out->path_mtu = attr->path_mtu;
+	}
+	if (mask & IB_QP_AV) {
+		err = vrdma_fill_av(out, &attr->ah_attr);
+		if (err)
+			return err;
+	}
+	if (mask & IB_QP_STATE)
+		out->state = attr->qp_state;
+	if (mask & IB_QP_CUR_STATE)
+		out->cur_state = attr->cur_qp_state;
+	if (mask & IB_QP_EN_SQD_ASYNC_NOTIFY)
+		out->sq_drained_notify = !!attr->en_sqd_async_notify;
+	if (mask & IB_QP_ACCESS_FLAGS)
+		/* Local write is always allowed, and asked for by many. */
+		out->access = attr->qp_access_flags & VRDMA_REMOTE_ACCESS;
+	if (mask & IB_QP_DEST_QPN)
+		out->dest_qpn = attr->dest_qp_num;
+	if (mask & IB_QP_RQ_PSN)
+		out->rq_psn = attr->rq_psn & 0xffffff;
+	if (mask & IB_QP_SQ_PSN)
+		out->sq_psn = attr->sq_psn & 0xffffff;
+	if (mask & IB_QP_QKEY)
+		out->qkey = attr->qkey;
+	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
+		out->max_rd_atomic = attr->max_rd_atomic;
+	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
+		out->max_dest_rd_atomic = attr->max_dest_rd_atomic;
+	if (mask & IB_QP_MIN_RNR_TIMER)
+		out->min_rnr_timer = attr->min_rnr_timer;
+	if (mask & IB_QP_TIMEOUT)
+		out->timeout = attr->timeout;
+	if (mask & IB_QP_RETRY_CNT)
+		out->retry_cnt = attr->retry_cnt;
+	if (mask & IB_QP_RNR_RETRY)
+		out->rnr_retry = attr->rnr_retry;
+	return 0;
+}
+
+int vrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
+{
+	struct vrdma_ibdev *ibd = to_vibdev(ibqp->device);
+	struct vrdma_qp *qp = to_vqp(ibqp);
+	enum ib_qp_state from, to;
+	struct vrdma_cmd *cmd;
+	int err;
+
+	if (mask & ~VRDMA_QP_ATTR_KNOWN)
+		return -EOPNOTSUPP;
+
+	cmd = vrdma_cmd_alloc();
+	if (!cmd)
+		return -ENOMEM;
+	vrdma_cmd_init(cmd, VRDMA_OP_MODIFY_QP, modify_qp);
+	cmd->req.modify_qp.qp = qp->backing->handle;
+	cmd->req.modify_qp.mask = mask;
+	err = vrdma_fill_attr(ibd, &cmd->req.modify_qp.attr, attr, mask);
+	if (err)
+		goto out;
+
+	err = mutex_lock_killable(&qp->lock);
+	if (err)
+		goto out;
+	from = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
+	to = mask & IB_QP_STATE ? attr->qp_state : from;
+	err = ib_modify_qp_is_ok(from, to, ibqp->qp_type, mask) ? 0 : -EINVAL;
+	if (!err)
+		err = vrdma_ctrl_exec(ibd->dev, &cmd, VRDMA_TIMEOUT);
+	if (!err) {
+		qp->state = to;
+		if (mask & IB_QP_AV)
+			ether_addr_copy(qp->dmac, attr->ah_attr.roce.dmac);
+	}
+	mutex_unlock(&qp->lock);
+out:
+	kfree(cmd);
+	return err;
+}
+
+int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+		   struct ib_qp_init_attr *init)
+{
+	struct vrdma_ibdev *ibd = to_vibdev(ibqp->device);
+	struct vrdma_qp *qp = to_vqp(ibqp);
+	const struct vrdma_qp_attr *host;
+	struct vrdma_cmd *cmd;
+	union ib_gid dgid;
+	int err;
+
+	cmd = vrdma_cmd_alloc();
+	if (!cmd)
+		return -ENOMEM;
+	vrdma_cmd_init_reply(cmd, VRDMA_OP_QUERY_QP, destroy, query_qp);
+	cmd->req.destroy.handle = qp->backing->handle;
+	err = vrdma_ctrl_exec(ibd->dev, &cmd, VRDMA_TIMEOUT);
+	if (err)
+		goto out;
+
+	host = &cmd->reply.query_qp.attr;
+	attr->qp_state = host->state;
+	attr->cur_qp_state = host->state;
+	attr->path_mtu = host->path_mtu;
+	attr->path_mig_state = IB_MIG_MIGRATED;
+	attr->en_sqd_async_notify = host->sq_drained_notify;
+	attr->sq_draining = cmd->reply.query_qp.sq_draining;
+	attr->qp_access_flags = host->access;
+	attr->dest_qp_num = host->dest_qpn;
+	attr->rq_psn = host->rq_psn;
+	attr->sq_psn = host->sq_psn;
+	attr->qkey = host->qkey;
+	attr->pkey_index = host->pkey_index;
+	attr->port_num = VRDMA_PORT;
+	attr->max_rd_atomic = host->max_rd_atomic;
+	attr->max_dest_rd_atomic = host->max_dest_rd_atomic;
+	attr->min_rnr_timer = host->min_rnr_timer;
+	attr->timeout = host->timeout;
+	attr->retry_cnt = host->retry_cnt;
+	attr->rnr_retry = host->rnr_retry;
+	attr->cap = qp->cap;
+
+	memcpy(dgid.raw, host->dgid, sizeof(dgid.raw));
+	attr->ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_grh(&attr->ah_attr, &dgid, host->flow_label, host->sgid_index, host->hop_limit,
+			host->traffic_class);
+	rdma_ah_set_sl(&attr->ah_attr, host->sl);
+	rdma_ah_set_port_num(&attr->ah_attr, VRDMA_PORT);
+	ether_addr_copy(attr->ah_attr.roce.dmac, qp->dmac);
+
+	init->cap = qp->cap;
+	init->qp_type = ibqp->qp_type;
+	init->sq_sig_type = qp->sig_type;
+	init->send_cq = ibqp->send_cq;
+	init->recv_cq = ibqp->recv_cq;
+	init->srq = ibqp->srq;
+	init->port_num = VRDMA_PORT;
+
+	/* The host may have moved it to an error state by itself. */
+	WRITE_ONCE(qp->state, host->state);
+out:
+	kfree(cmd);
+	return err;
+}
+
+int vrdma_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
+{
+	struct vrdma_qp *qp = to_vqp(ibqp);
+
+	vrdma_object_hide(qp->backing);
+	vrdma_mmap_remove(qp->rq);
+	vrdma_mmap_remove(qp->sq);
+	vrdma_backing_retire(qp->backing);
+	return 0;
+}
