@@ -3,17 +3,37 @@
 //! [`RcQp`] is one reliable connected queue pair (IBTA Vol 1 §9.7). Memory, rings and completion queues come
 //! through [`Env`]; the tests bring a model of them, the engine the guest's.
 
+mod attributes;
+mod batch;
+mod counters;
 mod env;
+mod inflight;
+mod link;
+mod request;
+mod requester;
+mod resources;
+mod responder;
+mod retry;
 mod time;
+
+use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus};
 use masq_types::Psn;
-use masq_wire::Parsed;
+use masq_wire::{Parsed, Transport};
 
+use batch::Batch;
+use link::{Broken, Link};
+use requester::{Requester, flush_send};
+use responder::{Responder, flush_recv};
+
+pub use attributes::Attributes;
+pub use counters::Counters;
 pub use env::{
     AtomicOp, Cause, Completion, Env, LocalAccess, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
     SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
 };
+pub use request::{Failure, judge_send};
 pub use time::Time;
 
 /// What does not change in the life of a queue pair.
@@ -31,6 +51,8 @@ pub struct RcConfig {
     pub read_packets: u32,
     /// Longest message in bytes; at most 2^31.
     pub max_msg_bytes: u32,
+    /// The local ACK timeout is never shorter, so that a peer that was not scheduled for a moment is not taken for dead.
+    pub min_ack_timeout: Duration,
 }
 
 impl Default for RcConfig {
@@ -41,6 +63,7 @@ impl Default for RcConfig {
             ack_every: 32,
             read_packets: 64,
             max_msg_bytes: 1 << 31,
+            min_ack_timeout: Duration::from_micros(4096),
         }
     }
 }
@@ -66,27 +89,62 @@ impl Transmit {
 /// Call, in any order:
 ///
 /// - [`RcQp::modify`] when the guest changes the queue pair;
-/// - [`RcQp::handle_work`] when requests may have been posted (after a doorbell, and again while it returns `true`);
+/// - [`RcQp::handle_work`] when requests may have been posted (after a doorbell);
 /// - [`RcQp::handle_packet`] for each packet from the connected peer, its ICRC checked;
 /// - [`RcQp::handle_timeout`] when the time of [`RcQp::poll_timeout`] has come;
 /// - [`RcQp::fail`] when something outside finds that the queue pair cannot go on.
 ///
-/// After any of these, call [`RcQp::poll_transmit`] until it returns `None` (or later, when there is
-/// room to send; the order in which several queue pairs get to send is the caller's), then [`RcQp::poll_timeout`].
-/// Acknowledgements are built in `poll_transmit`, so packets that arrived together and were handled before
-/// are acknowledged together.
+/// After any of these, call [`RcQp::handle_work`] while [`RcQp::wants_work`], and [`RcQp::poll_transmit`] until it
+/// returns `None` (or later, when there is room to send; the order in which several queue pairs get to
+/// send is the caller's), then [`RcQp::poll_timeout`]. Acknowledgements are built in `poll_transmit`, so packets that
+/// arrived together and were handled before are acknowledged together, and none waits longer.
 ///
 /// Completions and events leave through [`Env`] during those calls.
+///
+/// A pair whose ends are both on this RNIC needs no packets. Whoever carries it out uses this type for state and attributes
+/// and to flush the rings in ERR, and calls neither `handle_packet` nor `poll_transmit`, nor `handle_work` outside ERR.
 #[derive(Debug)]
 pub struct RcQp {
     config: RcConfig,
+    attributes: Attributes,
     state: QpState,
+    requester: Requester,
+    responder: Responder,
+    counters: Counters,
+    /// In ERR: the rings may hold requests to flush.
+    flushing: bool,
+    /// In SQD: that the send queue is drained has not been reported.
+    draining: bool,
+    /// Which half gets to send first next time.
+    requester_first: bool,
 }
+
+/// Requests of each queue that one call flushes at most.
+const FLUSH_BUDGET: usize = 64;
 
 impl RcQp {
     /// A queue pair in RESET.
     pub fn new(config: RcConfig) -> Self {
-        Self { config, state: QpState::Reset }
+        let most = Psn::HALF / 2;
+        let window_packets = config.window_packets.clamp(1, most);
+        let config = RcConfig {
+            window_packets,
+            ack_every: config.ack_every.clamp(1, window_packets),
+            read_packets: config.read_packets.clamp(1, most),
+            max_msg_bytes: config.max_msg_bytes.min(1 << 31),
+            ..config
+        };
+        Self {
+            config,
+            attributes: Attributes::default(),
+            state: QpState::Reset,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            counters: Counters::default(),
+            flushing: false,
+            draining: false,
+            requester_first: false,
+        }
     }
 
     /// The state.
@@ -94,44 +152,117 @@ impl RcQp {
         self.state
     }
 
+    /// The attributes that the guest has set.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// What it was created with, brought into range.
+    pub fn config(&self) -> &RcConfig {
+        &self.config
+    }
+
+    /// What has been counted since the queue pair exists.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// State and next PSNs.
     pub fn status(&self) -> QpStatus {
-        QpStatus { state: self.state, sq_psn: Psn::new(0), rq_psn: Psn::new(0), sq_draining: false }
+        QpStatus {
+            state: self.state,
+            sq_psn: self.requester.psn(),
+            rq_psn: self.responder.psn(),
+            sq_draining: self.state == QpState::Sqd && self.requester.has_begun(),
+        }
     }
 
     /// Changes state and attributes. The whole change is refused if it is not a legal transition from the present
     /// state, if `change.from` is another state, or if a value is out of range. Into RESET drops all work without
-    /// completions; the caller resets the rings. Into ERR flushes both queues (call [`RcQp::handle_work`] while it
-    /// returns `true`).
+    /// completions; the caller resets the rings. Into ERR flushes both queues and sends nothing more.
     pub fn modify<E: Env>(&mut self, now: Time, env: &mut E, change: &QpChange) -> Result<(), DriverError> {
-        let _ = (now, env, &self.config);
-        self.state = change.to.unwrap_or(self.state);
+        let from = self.state;
+        let (attributes, to) = self.attributes.changed(from, change)?;
+        self.attributes = attributes;
+        match (from, to) {
+            (_, QpState::Reset) => {
+                self.requester = Requester::default();
+                self.responder = Responder::default();
+                self.flushing = false;
+            }
+            (_, QpState::Err) => {
+                self.responder.silence();
+                self.enter_error(env);
+            }
+            (QpState::Init, QpState::Rtr) => self.responder.start(change.rq_psn.unwrap_or_default()),
+            (QpState::Rtr, QpState::Rts) => {
+                let (link, requester) = self.split();
+                requester.start(&link, change.sq_psn.unwrap_or_default());
+            }
+            _ => {}
+        }
+        self.state = to;
+        self.draining = to == QpState::Sqd && (from == QpState::Rts || self.draining);
+        self.settle(now, env, Ok(()));
         Ok(())
     }
 
-    /// Takes posted requests out of the rings, as far as the send window allows; in ERR flushes a bounded
-    /// number of them. Returns whether it should be called again soon, with more to flush.
+    /// Takes posted requests out of the rings, as far as the send window allows (the rest follows in
+    /// [`RcQp::poll_transmit`]); in ERR flushes a bounded number of them. Returns [`RcQp::wants_work`].
     ///
     /// In ERR it must also be called when receives are posted.
     pub fn handle_work<E: Env>(&mut self, now: Time, env: &mut E) -> bool {
-        let _ = (now, env);
-        false
+        if self.state == QpState::Err {
+            self.flush_rings(env);
+            return self.flushing;
+        }
+        self.requester.work_posted();
+        let (link, requester, counters) = self.requester_parts();
+        let outcome = requester.fetch(&link, env, counters);
+        self.settle(now, env, outcome);
+        self.flushing
+    }
+
+    /// Whether [`RcQp::handle_work`] should be called again soon, because there is more to flush.
+    pub fn wants_work(&self) -> bool {
+        self.flushing
     }
 
     /// A packet from the connected peer to this queue pair.
     pub fn handle_packet<E: Env>(&mut self, now: Time, env: &mut E, packet: &Parsed<'_>) {
-        let _ = (now, env, packet);
+        let kind = packet.info.kind;
+        let requests = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let responses = matches!(self.state, QpState::Rts | QpState::Sqd);
+        let outcome = if packet.info.transport != Transport::Rc {
+            self.counters.rx_dropped += 1;
+            return;
+        } else if kind.is_request() && requests {
+            let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
+            self.responder.handle_request(&link, env, &mut self.counters, packet)
+        } else if kind.is_response() && responses {
+            let (link, requester, counters) = self.requester_parts();
+            requester.handle_response(&link, now, env, counters, packet)
+        } else {
+            self.counters.rx_dropped += 1;
+            return;
+        };
+        self.counters.rcvd_pkts += 1;
+        self.settle(now, env, outcome);
     }
 
     /// The deadline has come. Calling it early does nothing.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
-        let _ = (now, env);
+        let outcome = self.requester.handle_timeout(now, env, &mut self.counters);
+        self.settle(now, env, outcome);
     }
 
     /// Moves to ERR because of something outside (a revoked connection, an overrun completion queue): reports
     /// `fault` if there is one, and flushes as [`RcQp::modify`] does. Does nothing in RESET and ERR.
     pub fn fail<E: Env>(&mut self, now: Time, env: &mut E, fault: Option<QpFault>, reason: &'static str) {
-        let _ = (now, env, fault, reason);
+        if self.state != QpState::Reset {
+            self.responder.silence();
+            self.settle(now, env, Err(Broken { fault, reason }));
+        }
     }
 
     /// Appends datagrams to `buf`: as many of equal size as there are, up to `max_segments` and
@@ -144,12 +275,80 @@ impl RcQp {
         buf: &mut Vec<u8>,
         max_segments: usize,
     ) -> Option<Transmit> {
-        let _ = (now, env, buf, max_segments);
-        None
+        self.requester_first = !self.requester_first;
+        let order = if self.requester_first { [true, false] } else { [false, true] };
+        order.into_iter().find_map(|requester| {
+            let mut batch = Batch::new(buf, max_segments);
+            let outcome = if requester {
+                let (link, requester, counters) = self.requester_parts();
+                match link.state {
+                    QpState::Rts | QpState::Sqd => requester.transmit(&link, now, env, counters, &mut batch),
+                    _ => Ok(()),
+                }
+            } else {
+                let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
+                self.responder.transmit(&link, env, &mut self.counters, &mut batch)
+            };
+            let transmit = batch.finish();
+            self.settle(now, env, outcome);
+            transmit
+        })
     }
 
     /// When [`RcQp::handle_timeout`] wants to be called, if at all.
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        self.requester.deadline()
+    }
+
+    fn split(&mut self) -> (Link<'_>, &mut Requester) {
+        let (link, requester, _) = self.requester_parts();
+        (link, requester)
+    }
+
+    fn requester_parts(&mut self) -> (Link<'_>, &mut Requester, &mut Counters) {
+        let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
+        (link, &mut self.requester, &mut self.counters)
+    }
+
+    /// What follows from an outcome: ERR, or the end of draining.
+    fn settle<E: Env>(&mut self, _now: Time, env: &mut E, outcome: Result<(), Broken>) {
+        if let Err(broken) = outcome
+            && self.state != QpState::Err
+        {
+            if let Some(fault) = broken.fault {
+                env.event(QpEvent::Fault { fault, reason: broken.reason });
+            }
+            self.enter_error(env);
+        }
+        if self.draining && !self.requester.has_begun() {
+            self.draining = false;
+            if self.attributes.sq_drained_notify {
+                env.event(QpEvent::SqDrained);
+            }
+        }
+    }
+
+    fn enter_error<E: Env>(&mut self, env: &mut E) {
+        self.state = QpState::Err;
+        self.draining = false;
+        self.requester.flush(env, &mut self.counters);
+        self.responder.flush(env, &mut self.counters);
+        self.flush_rings(env);
+    }
+
+    /// Completes requests that are still in the rings as flushed, a bounded number of them.
+    fn flush_rings<E: Env>(&mut self, env: &mut E) {
+        let (mut sends, mut recvs) = (0, 0);
+        let mut send = SendWork::default();
+        while sends < FLUSH_BUDGET && env.next_send(&mut send) {
+            flush_send(env, &mut self.counters, &send);
+            sends += 1;
+        }
+        let mut recv = RecvWork::default();
+        while recvs < FLUSH_BUDGET && env.next_recv(&mut recv) {
+            flush_recv(env, &mut self.counters, &recv);
+            recvs += 1;
+        }
+        self.flushing = sends.max(recvs) == FLUSH_BUDGET;
     }
 }

@@ -1,0 +1,205 @@
+//! The requests of a send queue that have their PSNs, and three marks in the space of PSNs.
+//!
+//! ```text
+//!  acknowledged │ on their way │ to be sent again │ to be sent      │ to be fetched
+//!  ─────────────┼──────────────┼──────────────────┼─────────────────┼──────────────
+//!               una            next               high              end
+//! ```
+//!
+//! `una` ≤ `next` ≤ `high` ≤ `end`, modulo 2^24. When nothing is repeated, `next` is `high`.
+
+use std::collections::VecDeque;
+
+use masq_types::Psn;
+
+use super::env::SendWork;
+use super::request::{Failure, Request};
+
+#[derive(Debug, Default)]
+pub(super) struct Inflight {
+    requests: VecDeque<Request>,
+    /// Requests that are done, for their buffers.
+    spare: Vec<SendWork>,
+    /// Oldest PSN that is not acknowledged.
+    una: Psn,
+    /// Next PSN to send.
+    next: Psn,
+    /// Next PSN to send for the first time.
+    high: Psn,
+    /// Next PSN to give to a request.
+    end: Psn,
+    /// Which request `next` lies in; the number of requests when it is `end`.
+    cursor: usize,
+}
+
+impl Inflight {
+    /// Forgets everything and begins at `psn`.
+    pub(super) fn start(&mut self, psn: Psn) {
+        self.recycle_all();
+        (self.una, self.next, self.high, self.end, self.cursor) = (psn, psn, psn, psn, 0);
+    }
+
+    pub(super) fn una(&self) -> Psn {
+        self.una
+    }
+
+    pub(super) fn next(&self) -> Psn {
+        self.next
+    }
+
+    pub(super) fn high(&self) -> Psn {
+        self.high
+    }
+
+    /// PSNs sent and not acknowledged, those to be sent again left out.
+    pub(super) fn on_their_way(&self) -> u32 {
+        self.next.since(self.una)
+    }
+
+    /// PSNs sent at least once and not acknowledged.
+    pub(super) fn unacknowledged(&self) -> u32 {
+        self.high.since(self.una)
+    }
+
+    /// PSNs that requests hold.
+    pub(super) fn held(&self) -> u32 {
+        self.end.since(self.una)
+    }
+
+    /// Whether some request has been begun and is not wholly acknowledged.
+    pub(super) fn has_begun(&self) -> bool {
+        self.una != self.high || self.front().is_some_and(|r| r.first != self.una)
+    }
+
+    pub(super) fn front(&self) -> Option<&Request> {
+        self.requests.front()
+    }
+
+    /// An empty request with the buffers of an earlier one.
+    pub(super) fn spare(&mut self) -> SendWork {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(super) fn recycle(&mut self, work: SendWork) {
+        self.spare.push(work);
+    }
+
+    /// Gives a request its PSNs.
+    pub(super) fn push(&mut self, work: SendWork, packets: u32, len: u32, failure: Option<Failure>) {
+        self.requests.push_back(Request { work, first: self.end, packets, len, failure });
+        self.end = self.end.plus(packets);
+    }
+
+    /// The request to send from next, and the place in it; `None` when all has been sent.
+    pub(super) fn current(&self) -> Option<(&Request, u32)> {
+        self.requests.get(self.cursor).map(|r| (r, self.next.since(r.first)))
+    }
+
+    pub(super) fn current_mut(&mut self) -> Option<&mut Request> {
+        self.requests.get_mut(self.cursor)
+    }
+
+    /// `packets` PSNs from `next` on have been sent.
+    pub(super) fn advance(&mut self, packets: u32) {
+        if self.next.plus(packets).since(self.una) > self.high.since(self.una) {
+            self.high = self.next.plus(packets);
+        }
+        self.next = self.next.plus(packets);
+        if self.current().is_some_and(|(r, at)| at >= r.packets) {
+            self.cursor += 1;
+        }
+    }
+
+    /// Everything unacknowledged is to be sent again.
+    pub(super) fn go_back(&mut self) {
+        self.next = self.una;
+        self.cursor = 0;
+    }
+
+    /// All PSNs before `una` are acknowledged; `una` lies in the first request or at its end.
+    pub(super) fn acknowledge(&mut self, una: Psn) {
+        if una.since(self.una) > self.next.since(self.una) {
+            // An answer to something that was about to be repeated.
+            self.next = una;
+        }
+        self.una = una;
+    }
+
+    /// Takes the first request out; it is wholly acknowledged, or has failed.
+    pub(super) fn pop(&mut self) -> Option<Request> {
+        let request = self.requests.pop_front()?;
+        self.cursor = self.cursor.saturating_sub(1);
+        Some(request)
+    }
+
+    fn recycle_all(&mut self) {
+        while let Some(request) = self.requests.pop_front() {
+            self.spare.push(request.work);
+        }
+        self.cursor = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inflight(packets: &[u32]) -> Inflight {
+        let mut q = Inflight::default();
+        q.start(Psn::new(0xff_fffe));
+        for &n in packets {
+            let work = q.spare();
+            q.push(work, n, n, None);
+        }
+        q
+    }
+
+    fn at(q: &Inflight) -> Option<(u32, u32)> {
+        q.current().map(|(r, at)| (r.first.since(Psn::new(0xff_fffe)), at))
+    }
+
+    #[test]
+    fn marks_move_across_the_wrap() {
+        let mut q = inflight(&[1, 3, 1]);
+        assert_eq!((q.held(), at(&q)), (5, Some((0, 0))));
+        q.advance(1);
+        q.advance(2);
+        assert_eq!((q.on_their_way(), at(&q)), (3, Some((1, 2))));
+        q.go_back();
+        assert_eq!((q.on_their_way(), q.unacknowledged(), at(&q)), (0, 3, Some((0, 0))));
+        q.advance(1);
+        q.advance(1);
+        q.advance(1);
+        q.advance(1);
+        assert_eq!((q.unacknowledged(), at(&q)), (4, Some((4, 0))));
+        q.advance(1);
+        assert_eq!(at(&q), None);
+        q.acknowledge(Psn::new(0xff_ffff));
+        assert_eq!(q.pop().map(|r| r.packets), Some(1));
+        q.go_back();
+        assert_eq!((at(&q), q.has_begun()), (Some((1, 0)), true));
+    }
+
+    #[test]
+    fn an_answer_overtakes_the_repetition() {
+        let mut q = inflight(&[2, 1]);
+        q.advance(1);
+        q.advance(1);
+        q.go_back();
+        q.acknowledge(Psn::new(0));
+        q.pop();
+        assert_eq!((q.next(), q.una(), at(&q)), (Psn::new(0), Psn::new(0), Some((2, 0))));
+        assert!(!q.has_begun());
+    }
+
+    #[test]
+    fn buffers_are_used_again() {
+        let mut q = inflight(&[]);
+        let mut work = q.spare();
+        work.sges.reserve(30);
+        q.push(work, 1, 0, None);
+        q.start(Psn::new(7));
+        assert!(q.spare().sges.capacity() >= 30);
+        assert_eq!((q.requests.len(), q.una()), (0, Psn::new(7)));
+    }
+}

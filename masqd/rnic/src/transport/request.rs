@@ -1,0 +1,259 @@
+//! One send request on its way: what it looks like in packets.
+
+use masq_types::{Mtu, Psn, WireQpn};
+use masq_wire::{AtomicEthRepr, Extension, Opcode, PacketRepr, Position, RethRepr};
+
+use super::env::{Cause, Env, LocalAccess, MemoryFault, SendOp, SendWork, Status};
+
+/// Why a request cannot be carried out, or was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Status of its completion.
+    pub status: Status,
+    /// Cause in its completion.
+    pub cause: Cause,
+}
+
+impl Failure {
+    /// A failure with this status and cause.
+    pub const fn new(status: Status, cause: Cause) -> Self {
+        Self { status, cause }
+    }
+
+    /// A failed access to the request's own memory.
+    pub fn local_protection(fault: MemoryFault) -> Self {
+        Self::new(Status::LocProtErr, fault.into())
+    }
+}
+
+/// Judges a send request as far as its own side can, before anything of it is sent, and returns the
+/// length of its message (IBTA Vol 1 §10.7.3, §11.6.2).
+pub fn judge_send<E: Env>(
+    env: &mut E,
+    work: &SendWork,
+    max_rd_atomic: u8,
+    max_msg_bytes: u32,
+) -> Result<u32, Failure> {
+    if let Some(status) = work.defect {
+        return Err(Failure::new(status, Cause::MalformedWork));
+    }
+    if work.op.is_fetch() && max_rd_atomic == 0 {
+        return Err(Failure::new(Status::LocQpOpErr, Cause::NoInitiatorDepth));
+    }
+    if work.op.is_fetch() && work.inline {
+        return Err(Failure::new(Status::LocQpOpErr, Cause::MalformedWork));
+    }
+    let len = work.len_bytes();
+    if work.op.is_atomic() && len < ATOMIC_BYTES as u64 {
+        return Err(Failure::new(Status::LocLenErr, Cause::AtomicLength));
+    }
+    let len = if work.op.is_atomic() { ATOMIC_BYTES as u64 } else { len };
+    if len > u64::from(max_msg_bytes) {
+        return Err(Failure::new(Status::LocLenErr, Cause::MessageTooLong));
+    }
+    let access = if work.op.is_fetch() { LocalAccess::Write } else { LocalAccess::Read };
+    env.check_local(&work.sges, access).map_err(Failure::local_protection)?;
+    Ok(len as u32)
+}
+
+/// Bytes that an atomic works on.
+pub(super) const ATOMIC_BYTES: usize = 8;
+
+/// PSNs that a message of `len` bytes takes: one for each packet of it, or of the answer to a READ.
+pub(super) fn packets_of(len: u32, mtu: Mtu) -> u32 {
+    len.div_ceil(mtu.bytes()).max(1)
+}
+
+/// A request that has its PSNs.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) work: SendWork,
+    /// Its first PSN.
+    pub(super) first: Psn,
+    /// How many PSNs it takes; none if it failed before it got any.
+    pub(super) packets: u32,
+    /// Bytes of its message.
+    pub(super) len: u32,
+    /// It fails when all before it are done.
+    pub(super) failure: Option<Failure>,
+}
+
+/// One packet of a request: `index` is its place, counted in PSNs from the request's first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) index: u32,
+    /// PSNs that it takes: more than one for a READ.
+    pub(super) packets: u32,
+    /// Where its data begins in the message.
+    pub(super) offset: u32,
+    /// Bytes of payload that it carries.
+    pub(super) payload: usize,
+    /// The message, or the READ request's piece of it, begins here.
+    pub(super) begins: bool,
+    pub(super) ends: bool,
+}
+
+impl Request {
+    /// The PSN after its last.
+    pub(super) fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    /// Which packet to send at place `index`. A READ is asked for in pieces of `read_packets`, whose bounds
+    /// do not depend on where a repetition begins, so that a repetition never spans two requests
+    /// that the responder has seen.
+    pub(super) fn piece(&self, index: u32, mtu: Mtu, read_packets: u32) -> Piece {
+        let offset = index * mtu.bytes();
+        let rest = self.len.saturating_sub(offset);
+        let packets = match self.work.op {
+            SendOp::Read => (read_packets - index % read_packets).min(self.packets - index),
+            _ => 1,
+        };
+        let payload = if self.work.op.is_fetch() { 0 } else { rest.min(mtu.bytes()) as usize };
+        Piece { index, packets, offset, payload, begins: index == 0, ends: index + packets == self.packets }
+    }
+
+    /// Whether the answer to the READ request that `index` belongs to ends there.
+    pub(super) fn ends_read_piece(&self, index: u32, read_packets: u32) -> bool {
+        index + 1 == self.packets || (index + 1) % read_packets == 0
+    }
+
+    /// Bytes of the message at place `index`, in one packet.
+    pub(super) fn bytes_at(&self, index: u32, mtu: Mtu) -> u32 {
+        self.len.saturating_sub(index * mtu.bytes()).min(mtu.bytes())
+    }
+
+    /// The headers of `piece`, AckReq and pad aside.
+    pub(super) fn headers(&self, piece: &Piece, mtu: Mtu, remote: WireQpn) -> PacketRepr {
+        let work = &self.work;
+        let position = Position::of(piece.begins, piece.ends);
+        let reth = |va: u64, dma_len| RethRepr { va, rkey: work.rkey, dma_len };
+        let atomic = |swap_or_add, compare| AtomicEthRepr {
+            va: work.remote_addr,
+            rkey: work.rkey,
+            swap_or_add,
+            compare,
+        };
+        let plain = Extension::None;
+        let imm = Extension::Imm(work.imm);
+        let whole = reth(work.remote_addr, self.len);
+        let (opcode, ext) = match (work.op, position) {
+            (SendOp::Send | SendOp::SendImm, Position::First) => (Opcode::RC_SEND_FIRST, plain),
+            (SendOp::Send | SendOp::SendImm, Position::Middle) => (Opcode::RC_SEND_MIDDLE, plain),
+            (SendOp::Send, Position::Last) => (Opcode::RC_SEND_LAST, plain),
+            (SendOp::Send, Position::Only) => (Opcode::RC_SEND_ONLY, plain),
+            (SendOp::SendImm, Position::Last) => (Opcode::RC_SEND_LAST_IMM, imm),
+            (SendOp::SendImm, Position::Only) => (Opcode::RC_SEND_ONLY_IMM, imm),
+            (SendOp::Write | SendOp::WriteImm, Position::First) => {
+                (Opcode::RC_WRITE_FIRST, Extension::Reth(whole))
+            }
+            (SendOp::Write | SendOp::WriteImm, Position::Middle) => (Opcode::RC_WRITE_MIDDLE, plain),
+            (SendOp::Write, Position::Last) => (Opcode::RC_WRITE_LAST, plain),
+            (SendOp::Write, Position::Only) => (Opcode::RC_WRITE_ONLY, Extension::Reth(whole)),
+            (SendOp::WriteImm, Position::Last) => (Opcode::RC_WRITE_LAST_IMM, imm),
+            (SendOp::WriteImm, Position::Only) => {
+                (Opcode::RC_WRITE_ONLY_IMM, Extension::RethImm(whole, work.imm))
+            }
+            (SendOp::Read, _) => {
+                let bytes = piece.packets.saturating_mul(mtu.bytes()).min(self.len - piece.offset);
+                let va = work.remote_addr.wrapping_add(piece.offset.into());
+                (Opcode::RC_READ_REQUEST, Extension::Reth(reth(va, bytes)))
+            }
+            (SendOp::CmpSwap, _) => {
+                (Opcode::RC_CMP_SWAP, Extension::Atomic(atomic(work.swap, work.compare_add)))
+            }
+            (SendOp::FetchAdd, _) => (Opcode::RC_FETCH_ADD, Extension::Atomic(atomic(work.compare_add, 0))),
+        };
+        let mut repr = PacketRepr::new(opcode, remote, self.first.plus(piece.index), ext);
+        let solicits = !matches!(work.op, SendOp::Write) && !work.op.is_fetch();
+        repr.bth.solicited = work.solicited && solicits && piece.ends;
+        repr
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use masq_types::{Lkey, Rkey};
+    use masq_wire::{ImmDt, Tail};
+
+    use super::super::env::Sge;
+    use super::*;
+
+    fn request(op: SendOp, len: u32, mtu: Mtu) -> Request {
+        let sges = vec![Sge { addr: 0, length: len, lkey: Lkey(1) }];
+        let work = SendWork {
+            op,
+            sges,
+            remote_addr: 0x1000,
+            rkey: Rkey(9),
+            imm: ImmDt(*b"imm!"),
+            solicited: true,
+            ..SendWork::default()
+        };
+        Request { work, first: Psn::new(0xff_ffff), packets: packets_of(len, mtu), len, failure: None }
+    }
+
+    fn headers(r: &Request, mtu: Mtu, read_packets: u32) -> Vec<(PacketRepr, usize)> {
+        let mut index = 0;
+        let mut all = Vec::new();
+        while index < r.packets {
+            let piece = r.piece(index, mtu, read_packets);
+            all.push((r.headers(&piece, mtu, WireQpn::from_wire(3)), piece.payload));
+            index += piece.packets;
+        }
+        all
+    }
+
+    /// Every operation and length has the opcodes that the table of opcodes has for it, and its payloads add up.
+    #[test]
+    fn segmentation() {
+        let mtu = Mtu::B256;
+        for op in [SendOp::Send, SendOp::SendImm, SendOp::Write, SendOp::WriteImm] {
+            for len in [0, 1, 255, 256, 257, 512, 513, 1024] {
+                let r = request(op, len, mtu);
+                let packets = headers(&r, mtu, 64);
+                assert_eq!(packets.iter().map(|p| p.1).sum::<usize>(), len as usize);
+                for (i, (repr, payload)) in packets.iter().enumerate() {
+                    let info = repr.bth.opcode.info().unwrap();
+                    let ends = i + 1 == packets.len();
+                    assert_eq!(info.position, Position::of(i == 0, ends));
+                    assert_eq!(info.layout, repr.ext.layout());
+                    assert_eq!(info.tail() == Tail::Immediate, ends && op.has_imm());
+                    assert_eq!(repr.bth.psn, Psn::new(0xff_ffff).plus(i as u32));
+                    assert_eq!(repr.bth.solicited, ends && op != SendOp::Write);
+                    assert!(ends || *payload == 256);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn reads_are_asked_for_in_fixed_pieces() {
+        let mtu = Mtu::B256;
+        let r = request(SendOp::Read, 256 * 5 + 1, mtu);
+        let ranges = |from: u32| {
+            let mut index = from;
+            let mut all = Vec::new();
+            while index < r.packets {
+                let piece = r.piece(index, mtu, 4);
+                let reth = *r.headers(&piece, mtu, WireQpn::from_wire(3)).ext.reth().unwrap();
+                all.push((reth.va - 0x1000, reth.dma_len));
+                index += piece.packets;
+            }
+            all
+        };
+        assert_eq!(ranges(0), [(0, 1024), (1024, 257)]);
+        assert_eq!(ranges(3), [(768, 256), (1024, 257)]);
+        assert_eq!(ranges(5), [(1280, 1)]);
+        assert_eq!([2, 3, 4, 5].map(|i| r.ends_read_piece(i, 4)), [false, true, false, true]);
+        assert_eq!(headers(&request(SendOp::Read, 0, mtu), mtu, 4).len(), 1);
+    }
+
+    #[test]
+    fn the_longest_message_fits_the_psn_space() {
+        assert_eq!(packets_of(1 << 31, Mtu::B256), Psn::HALF);
+        let r = request(SendOp::Write, 1 << 31, Mtu::B256);
+        let last = r.piece(Psn::HALF - 1, Mtu::B256, 64);
+        assert_eq!((last.offset, last.payload, last.ends), ((1 << 31) - 256, 256, true));
+    }
+}

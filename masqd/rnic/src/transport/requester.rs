@@ -1,0 +1,465 @@
+//! The requester: sends what the send queue asks for, and judges the answers (IBTA Vol 1 §9.7.3 to §9.7.6, §9.9.2).
+
+use masq_driver::QpState;
+use masq_types::Psn;
+use masq_wire::{Kind, NakCode, PacketRepr, Parsed, Syndrome};
+
+use super::batch::Batch;
+use super::counters::Counters;
+use super::env::{Cause, Completion, Env, MemoryFault, SendOp, SendWork, Status, WorkQueue};
+use super::inflight::Inflight;
+use super::link::{Broken, Link};
+use super::request::{Failure, Piece, judge_send, packets_of};
+use super::retry::{Exhausted, Retry};
+use super::time::Time;
+
+/// Call [`Requester::start`] at RTS; [`Requester::fetch`] when there may be work; [`Requester::handle_response`],
+/// [`Requester::handle_timeout`] and [`Requester::transmit`] as of [`RcQp`](super::RcQp). `Err` means that a request
+/// has failed and has its completion: the queue pair goes to ERR, and [`Requester::flush`] comes next.
+#[derive(Debug, Default)]
+pub(super) struct Requester {
+    inflight: Inflight,
+    retry: Retry,
+    /// READ and atomic requests between `una` and `next`.
+    fetches: u32,
+    /// The ring may hold requests that have not been fetched.
+    ring_has_work: bool,
+    /// A request has a failure; nothing behind it is fetched.
+    failed: bool,
+}
+
+impl Requester {
+    pub(super) fn start(&mut self, link: &Link<'_>, psn: Psn) {
+        self.inflight.start(psn);
+        self.retry.start(link.attributes);
+        self.fetches = 0;
+        self.failed = false;
+        self.ring_has_work = true;
+    }
+
+    /// Next PSN to send for the first time.
+    pub(super) fn psn(&self) -> Psn {
+        self.inflight.high()
+    }
+
+    /// Whether some request has been begun and is not done.
+    pub(super) fn has_begun(&self) -> bool {
+        self.inflight.has_begun()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.retry.deadline()
+    }
+
+    pub(super) fn work_posted(&mut self) {
+        self.ring_has_work = true;
+    }
+
+    /// Takes requests out of the ring and gives them their PSNs, until a window's worth of them is held.
+    pub(super) fn fetch<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+    ) -> Result<(), Broken> {
+        let window = link.config.window_packets;
+        while link.state == QpState::Rts
+            && self.ring_has_work
+            && !self.failed
+            && self.inflight.held() < window
+        {
+            let mut work = self.inflight.spare();
+            if !env.next_send(&mut work) {
+                self.inflight.recycle(work);
+                self.ring_has_work = false;
+                break;
+            }
+            match judge_send(env, &work, link.attributes.max_rd_atomic, link.config.max_msg_bytes) {
+                Ok(len) => {
+                    let packets = packets_of(len, link.mtu());
+                    self.inflight.push(work, packets, len, None);
+                }
+                Err(failure) => {
+                    self.inflight.push(work, 0, 0, Some(failure));
+                    self.failed = true;
+                }
+            }
+        }
+        self.judge_front(env, counters)
+    }
+
+    /// Appends what may be sent now.
+    pub(super) fn transmit<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        now: Time,
+        env: &mut E,
+        counters: &mut Counters,
+        batch: &mut Batch<'_>,
+    ) -> Result<(), Broken> {
+        self.fetch(link, env, counters)?;
+        if self.retry.is_waiting() {
+            return Ok(());
+        }
+        while let Some((piece, repr)) = self.plan(link) {
+            if !batch.admits(&repr, piece.payload) {
+                break;
+            }
+            let Some(request) = self.inflight.current_mut() else { break };
+            let work = &request.work;
+            if let Err(fault) = batch.push(repr, piece.payload, |out| payload(env, work, &piece, out)) {
+                request.failure = Some(Failure::local_protection(fault));
+                self.failed = true;
+                return self.judge_front(env, counters);
+            }
+            self.fetches += u32::from(work.op.is_fetch());
+            counters.sent_pkts += 1;
+            counters.retransmitted_pkts += u64::from(self.inflight.next() != self.inflight.high());
+            self.inflight.advance(piece.packets);
+            self.retry.sent(now, link.ack_timeout());
+        }
+        Ok(())
+    }
+
+    /// The next packet, if it may be sent now.
+    fn plan(&self, link: &Link<'_>) -> Option<(Piece, PacketRepr)> {
+        let (config, mtu) = (link.config, link.mtu());
+        let (request, index) = self.inflight.current()?;
+        if request.failure.is_some() {
+            return None;
+        }
+        let work = &request.work;
+        let begins = index == 0 && self.inflight.next() == self.inflight.high();
+        if begins && (link.state != QpState::Rts || (work.fence && self.fetches > 0)) {
+            return None;
+        }
+        if work.op.is_fetch() && self.fetches >= u32::from(link.attributes.max_rd_atomic) {
+            return None;
+        }
+        let piece = request.piece(index, mtu, config.read_packets);
+        let before = self.inflight.on_their_way();
+        let after = before + piece.packets;
+        if before > 0 && after > config.window_packets {
+            return None;
+        }
+        let mut repr = request.headers(&piece, mtu, link.attributes.remote_qpn);
+        // The packet that fills the window must ask: nothing comes after it that could.
+        repr.bth.ack_req =
+            piece.ends || (index + 1) % config.ack_every == 0 || after >= config.window_packets;
+        Some((piece, repr))
+    }
+
+    /// An answer.
+    pub(super) fn handle_response<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        now: Time,
+        env: &mut E,
+        counters: &mut Counters,
+        packet: &Parsed<'_>,
+    ) -> Result<(), Broken> {
+        let una = self.inflight.una();
+        let psn = packet.repr.bth.psn;
+        if psn.since(una) >= self.inflight.unacknowledged() {
+            // Late, or to something that was never sent: a ghost (§9.7.5.1.1).
+            counters.rx_dropped += 1;
+            return Ok(());
+        }
+        let outcome = match packet.info.kind {
+            Kind::Ack => self.acknowledgement(link, now, env, counters, packet),
+            Kind::ReadResponse => self.read_response(link, env, counters, packet),
+            Kind::AtomicAck => self.atomic_response(link, env, counters, packet),
+            _ => Ok(()),
+        };
+        if self.inflight.una() != una {
+            let outstanding = self.inflight.on_their_way() > 0;
+            self.retry.restart(now, link.ack_timeout(), outstanding);
+        }
+        outcome?;
+        self.judge_front(env, counters)
+    }
+
+    fn acknowledgement<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        now: Time,
+        env: &mut E,
+        counters: &mut Counters,
+        packet: &Parsed<'_>,
+    ) -> Result<(), Broken> {
+        let psn = packet.repr.bth.psn;
+        let Some(aeth) = packet.repr.ext.aeth() else { return Ok(()) };
+        let (status, cause) = match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                self.settle(link, env, counters, psn.plus(1))?;
+                return Ok(());
+            }
+            Syndrome::RnrNak(timer) => {
+                counters.rcvd_rnr_err += 1;
+                if self.settle(link, env, counters, psn)? {
+                    match self.retry.not_ready(now, timer.duration()) {
+                        Ok(true) => self.go_back(),
+                        Ok(false) => {}
+                        Err(Exhausted) => {
+                            counters.rnr_nak_retry_err += 1;
+                            return self.fail(env, counters, Status::RnrRetryExcErr, Cause::RnrRetryExceeded);
+                        }
+                    }
+                }
+                return Ok(());
+            }
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                counters.packet_seq_err += 1;
+                if self.settle(link, env, counters, psn)? {
+                    self.lost(env, counters)?;
+                }
+                return Ok(());
+            }
+            Syndrome::Nak(NakCode::InvalidRequest) => {
+                counters.req_remote_invalid_request += 1;
+                (Status::RemInvReqErr, Cause::NakInvalid)
+            }
+            Syndrome::Nak(NakCode::RemoteAccess) => {
+                counters.req_remote_access_errors += 1;
+                (Status::RemAccessErr, Cause::NakAccess)
+            }
+            Syndrome::Nak(NakCode::RemoteOperational) => (Status::RemOpErr, Cause::NakOperational),
+            Syndrome::Nak(NakCode::InvalidRdRequest) | Syndrome::Reserved(_) => {
+                (Status::BadRespErr, Cause::BadResponse)
+            }
+        };
+        if self.settle(link, env, counters, psn)? { self.fail(env, counters, status, cause) } else { Ok(()) }
+    }
+
+    fn read_response<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+        packet: &Parsed<'_>,
+    ) -> Result<(), Broken> {
+        let psn = packet.repr.bth.psn;
+        if !self.settle(link, env, counters, psn)? {
+            return Ok(());
+        }
+        let (mtu, read_packets) = (link.mtu(), link.config.read_packets);
+        let Some(front) = self.inflight.front() else { return Ok(()) };
+        let index = psn.since(front.first);
+        let fits = front.work.op == SendOp::Read
+            && is_ack(packet)
+            && packet.info.position.ends() == front.ends_read_piece(index, read_packets)
+            && packet.payload.len() == front.bytes_at(index, mtu) as usize;
+        if !fits {
+            return self.fail(env, counters, Status::BadRespErr, Cause::BadResponse);
+        }
+        let ends_piece = packet.info.position.ends();
+        let offset = u64::from(index) * u64::from(mtu.bytes());
+        self.take_fetched(link, env, counters, offset, packet.payload, psn, ends_piece)
+    }
+
+    fn atomic_response<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+        packet: &Parsed<'_>,
+    ) -> Result<(), Broken> {
+        let psn = packet.repr.bth.psn;
+        if !self.settle(link, env, counters, psn)? {
+            return Ok(());
+        }
+        let Some(front) = self.inflight.front() else { return Ok(()) };
+        match packet.repr.ext.atomic_ack() {
+            Some(ack) if front.work.op.is_atomic() && is_ack(packet) => {
+                // In memory the value is a number in host order (IBTA Vol 1 §9.4.5 leaves it to the verbs).
+                self.take_fetched(link, env, counters, 0, &ack.original.to_ne_bytes(), psn, true)
+            }
+            _ => self.fail(env, counters, Status::BadRespErr, Cause::BadResponse),
+        }
+    }
+
+    /// Stores what the peer sent for `psn` of the first request.
+    #[allow(clippy::too_many_arguments)]
+    fn take_fetched<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+        offset: u64,
+        data: &[u8],
+        psn: Psn,
+        ends_request: bool,
+    ) -> Result<(), Broken> {
+        let Some(front) = self.inflight.front() else { return Ok(()) };
+        let end = front.end();
+        let stored = if data.is_empty() { Ok(()) } else { env.scatter(&front.work.sges, offset, data) };
+        if let Err(fault) = stored {
+            return self.fail(env, counters, Status::LocProtErr, fault.into());
+        }
+        self.acknowledge(link, psn.plus(1));
+        self.fetches = self.fetches.saturating_sub(u32::from(ends_request));
+        if self.inflight.una() == end {
+            self.complete_front(link, env);
+        }
+        Ok(())
+    }
+
+    /// All PSNs before `target` are answered, as far as an answer without data can do that. Returns whether
+    /// that is so; if not, the data of a READ or atomic is lost, and it is asked for again.
+    fn settle<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+        target: Psn,
+    ) -> Result<bool, Broken> {
+        loop {
+            let una = self.inflight.una();
+            let Some(front) = self.inflight.front() else { return Ok(true) };
+            if una == target || front.packets == 0 {
+                return Ok(true);
+            }
+            if front.work.op.is_fetch() {
+                counters.implied_nak_request += 1;
+                self.lost(env, counters)?;
+                return Ok(false);
+            }
+            let end = front.end();
+            if target.since(una) < end.since(una) {
+                self.acknowledge(link, target);
+                return Ok(true);
+            }
+            self.acknowledge(link, end);
+            self.complete_front(link, env);
+        }
+    }
+
+    fn acknowledge(&mut self, link: &Link<'_>, una: Psn) {
+        self.inflight.acknowledge(una);
+        self.retry.progress(link.attributes);
+    }
+
+    /// Sends again from the oldest unacknowledged PSN, unless that has been done for this loss.
+    fn lost<E: Env>(&mut self, env: &mut E, counters: &mut Counters) -> Result<(), Broken> {
+        match self.retry.lost() {
+            Ok(true) => self.go_back(),
+            Ok(false) => {}
+            Err(Exhausted) => return self.give_up(env, counters),
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle_timeout<E: Env>(
+        &mut self,
+        now: Time,
+        env: &mut E,
+        counters: &mut Counters,
+    ) -> Result<(), Broken> {
+        let expired = self.retry.handle_timeout(now);
+        counters.local_ack_timeout_err += u64::from(expired != Ok(false));
+        match expired {
+            Ok(true) => self.go_back(),
+            Ok(false) => {}
+            Err(Exhausted) => return self.give_up(env, counters),
+        }
+        Ok(())
+    }
+
+    fn go_back(&mut self) {
+        self.inflight.go_back();
+        self.fetches = 0;
+    }
+
+    fn give_up<E: Env>(&mut self, env: &mut E, counters: &mut Counters) -> Result<(), Broken> {
+        counters.retry_exceeded_err += 1;
+        self.fail(env, counters, Status::RetryExcErr, Cause::RetryExceeded)
+    }
+
+    /// Fails the first request if it has a failure.
+    fn judge_front<E: Env>(&mut self, env: &mut E, counters: &mut Counters) -> Result<(), Broken> {
+        match self.inflight.front().and_then(|r| r.failure) {
+            Some(f) => self.fail(env, counters, f.status, f.cause),
+            None => Ok(()),
+        }
+    }
+
+    fn complete_front<E: Env>(&mut self, link: &Link<'_>, env: &mut E) {
+        let Some(request) = self.inflight.pop() else { return };
+        self.failed &= request.failure.is_none();
+        if request.work.signalled || link.config.signal_all {
+            env.complete(&completion(&request.work, request.len, Status::Success, Cause::None));
+        }
+        self.inflight.recycle(request.work);
+    }
+
+    /// The first request fails, and with it the queue pair.
+    fn fail<E: Env>(
+        &mut self,
+        env: &mut E,
+        counters: &mut Counters,
+        status: Status,
+        cause: Cause,
+    ) -> Result<(), Broken> {
+        if let Some(request) = self.inflight.pop() {
+            counters.req_cqe_error += 1;
+            env.complete(&completion(&request.work, 0, status, cause));
+            self.inflight.recycle(request.work);
+        }
+        Err(Broken { fault: None, reason: "a send request failed" })
+    }
+
+    /// Completes all requests that were taken out of the ring as flushed, and stops.
+    pub(super) fn flush<E: Env>(&mut self, env: &mut E, counters: &mut Counters) {
+        while let Some(request) = self.inflight.pop() {
+            flush_send(env, counters, &request.work);
+            self.inflight.recycle(request.work);
+        }
+        self.inflight.start(self.inflight.high());
+        self.retry = Retry::default();
+        self.fetches = 0;
+    }
+}
+
+/// Completes a send request as flushed.
+pub(super) fn flush_send<E: Env>(env: &mut E, counters: &mut Counters, work: &SendWork) {
+    counters.req_cqe_error += 1;
+    counters.req_cqe_flush_error += 1;
+    env.complete(&completion(work, 0, Status::WrFlushErr, Cause::Flushed));
+}
+
+fn completion(work: &SendWork, byte_len: u32, status: Status, cause: Cause) -> Completion {
+    Completion {
+        queue: WorkQueue::Send,
+        wr_id: work.wr_id,
+        next_index: work.next_index,
+        status,
+        opcode: work.op.wc_opcode(),
+        byte_len,
+        imm: None,
+        solicited: false,
+        cause,
+    }
+}
+
+fn payload<E: Env>(
+    env: &mut E,
+    work: &SendWork,
+    piece: &Piece,
+    out: &mut Vec<u8>,
+) -> Result<(), MemoryFault> {
+    if piece.payload == 0 {
+        return Ok(());
+    }
+    if work.inline {
+        let from = piece.offset as usize;
+        let data = work.inline_data.get(from..from + piece.payload).ok_or(MemoryFault::OutOfRange)?;
+        out.extend_from_slice(data);
+        return Ok(());
+    }
+    env.gather(&work.sges, piece.offset.into(), piece.payload, out)
+}
+
+/// Whether a response with data says that all is well (or, as a middle one, nothing).
+fn is_ack(packet: &Parsed<'_>) -> bool {
+    packet.repr.ext.aeth().is_none_or(|a| matches!(a.syndrome, Syndrome::Ack(_)))
+}
