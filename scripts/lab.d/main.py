@@ -29,7 +29,7 @@ def main():
 
 def _setup(args):
     from masqlab import lifecycle
-    lifecycle.setup(args.without_masqd)
+    lifecycle.setup(args.without_masqd, args.only)
 
 
 def _up(args):
@@ -152,6 +152,8 @@ def _parser():
                              help="plain VMs: no masqd, no RDMA device (kernel rxe still works)")
 
     command = add("setup", _setup, "make everything that `up` needs; skip what is there")
+    command.add_argument("--only", choices=["packages", "root", "qemu", "module", "programs"],
+                         help="just this step and those that it stands on")
     without_masqd(command)
 
     command = add("up", _up, "bring up a topology (default: 2 hosts, 2 tenants on the same addresses, 5 VMs)")

@@ -14,23 +14,35 @@ BOOT_TIMEOUT = {"fast": 180, "systemd": 600}
 DEVICE_TIMEOUT = 60
 
 
-def setup(without_masqd=False):
-    """Everything that `up` needs; what is there already is skipped. Returns what was made."""
+STEPS = ("packages", "root", "qemu", "module", "programs")
+
+
+def setup(without_masqd=False, only=None):
+    """Everything that `up` needs; what is there already is skipped. Returns what was made.
+
+    `only` names one of STEPS: then just that step runs, and those that it stands on.
+    """
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it installs packages and makes network namespaces")
     CACHE.mkdir(parents=True, exist_ok=True)
+    wanted = {"root": ("packages", "root"), "qemu": ("packages", "qemu"), "module": ("packages", "root", "module"),
+              "packages": ("packages",), "programs": ("packages", "programs")}.get(only, STEPS)
+    base, module, built = guest.Guest(), None, {}
     with state.lock("setup", wait=True):
-        apt.ensure_host_packages()
-        base = guest.Guest()
-        base.ensure()
-        qemu.ensure()
-        built, module = {}, None
-        if not without_masqd:
+        if "packages" in wanted:
+            apt.ensure_host_packages()
+        if "root" in wanted:
+            base.ensure()
+        if "qemu" in wanted:
+            qemu.ensure()
+        if "module" in wanted and not without_masqd:
             module = guest.Module(base)
             module.ensure()
+        if "programs" in wanted and not without_masqd:
             built = programs.ensure()
-        guest.ssh_keys()
-        _prune(base, module)
+        if only is None:
+            guest.ssh_keys()
+            _prune(base, module)
     return base, module, built
 
 

@@ -10,6 +10,7 @@ CONTROL_NS = f"{PREFIX}-ctl"
 FABRIC_NS = f"{PREFIX}-fabric"
 STORE_ADDRESS = "10.78.0.254"
 VXLAN_PORT = 4789
+MANAGEMENT_MTU = 9000
 
 
 def host_ns(name):
@@ -73,7 +74,7 @@ def _host(topology, host):
     run(["ip", "link", "add", "ctl0", "netns", ns, "type", "veth", "peer", "name", f"h{host.index}", "netns", CONTROL_NS])
     _batch(CONTROL_NS, [f"link set h{host.index} master ctl0 up"])
     _batch(ns, [f"addr add 10.78.0.{host.index}/24 dev ctl0", "link set ctl0 up",
-                "link add mgmt type bridge", f"addr add 10.79.{host.index}.254/24 dev mgmt", "link set mgmt up"])
+                f"link add mgmt mtu {MANAGEMENT_MTU} type bridge", f"addr add 10.79.{host.index}.254/24 dev mgmt", "link set mgmt up"])
 
 
 def _underlay(topology):
@@ -118,10 +119,10 @@ def _overlay(topology, host):
             continue
         bridge, vxlan = f"br{tenant.vni}", f"vx{tenant.vni}"
         commands += [
-            f"link add {bridge} mtu {mtu} type bridge", f"link set {bridge} addrgenmode none up",
+            f"link add {bridge} mtu {mtu} type bridge", f"link set {bridge} addrgenmode none", f"link set {bridge} up",
             f"link add {vxlan} mtu {mtu} type vxlan id {tenant.vni} dstport {VXLAN_PORT}"
             f" local {topology.host_underlay(host)[0]}",
-            f"link set {vxlan} addrgenmode none master {bridge} up",
+            f"link set {vxlan} addrgenmode none", f"link set {vxlan} master {bridge} up",
         ]
         for other in topology.hosts:
             if other is not host and any(v.tenant is tenant and v.host is other for v in topology.vms):
@@ -129,9 +130,9 @@ def _overlay(topology, host):
     for vm in mine:
         commands += [
             f"tuntap add {tap(vm)} mode tap",
-            f"link set {tap(vm)} addrgenmode none mtu {mtu} master br{vm.tenant.vni} up",
+            f"link set {tap(vm)} addrgenmode none", f"link set {tap(vm)} mtu {mtu} master br{vm.tenant.vni} up",
             f"tuntap add {management_tap(vm)} mode tap",
-            f"link set {management_tap(vm)} addrgenmode none master mgmt up",
+            f"link set {management_tap(vm)} addrgenmode none", f"link set {management_tap(vm)} mtu {MANAGEMENT_MTU} master mgmt up",
         ]
     _batch(ns, commands)
     if forwarding:

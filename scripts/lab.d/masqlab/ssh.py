@@ -4,6 +4,7 @@ The first connection costs about a second on an emulated CPU; commands over it c
 Every ssh runs in the VM's host's namespace, since the addresses mean nothing outside of it.
 """
 
+import contextlib
 import os
 import shlex
 import signal
@@ -29,6 +30,7 @@ def write_config(lab):
         f"  UserKnownHostsFile {HOME}/known_hosts", "  HostKeyAlias masq-lab-vm", "  StrictHostKeyChecking yes",
         "  LogLevel ERROR", "  ConnectTimeout 10", "  ServerAliveInterval 20", "  ServerAliveCountMax 6",
         f"  ControlPath {HOME}/%n.ctl", "  KexAlgorithms curve25519-sha256", "  GSSAPIAuthentication no",
+        "  Ciphers aes128-gcm@openssh.com,aes128-ctr",
     ]
     for entry in lab["vms"].values():
         lines += [f"Host {entry['name']}", f"  HostName {entry['management']}"]
@@ -80,10 +82,11 @@ def execute(lab, name, command, tty=False):
 
     def forward(number, _frame):
         names = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGHUP: "HUP"}
-        kill = f"read p <{ticket} && kill -{names[number]} -- -$p; sleep 0.3; kill -KILL -- -$p"
+        kill = f"read p <{ticket} && kill -{names[number]} -$p; sleep 0.3; kill -KILL -$p"
         subprocess.run(_argv(lab, entry, []) + [kill], stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-        ssh.terminate()
-        ssh.wait()
+        # Not ssh.wait(): the wait that this interrupts holds its lock.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ssh.pid, signal.SIGTERM)
         os._exit(128 + number)
 
     if not tty:

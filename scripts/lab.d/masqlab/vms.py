@@ -100,7 +100,7 @@ def _command(lab, entry, console):
         "-netdev", f"tap,id=tenant,ifname={entry['tap']},script=no,downscript=no",
         "-device", f"virtio-net-pci,netdev=tenant,mac={entry['mac']},host_mtu={lab['guest_mtu']},romfile=",
         "-netdev", f"tap,id=mgmt,ifname={entry['management_tap']},script=no,downscript=no",
-        "-device", f"virtio-net-pci,netdev=mgmt,mac={entry['management_mac']},romfile=",
+        "-device", f"virtio-net-pci,netdev=mgmt,mac={entry['management_mac']},host_mtu={netns.MANAGEMENT_MTU},romfile=",
         "-device", "virtio-rng-pci",
         "-serial", f"file:{console}",
         "-qmp", f"unix:{STATE}/qmp/{name}.sock,server=on,wait=off",
