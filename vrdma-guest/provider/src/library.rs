@@ -1,0 +1,112 @@
+//! The functions of libibverbs that providers build on.
+//!
+//! They are looked up in the library that has loaded this provider, by name and version of the private ABI, and not linked to: so the
+//! provider builds where libibverbs is not installed, never binds to a wrong version, and its tests can put a
+//! kernel of their own behind the verbs.
+#![allow(unsafe_code)] // Symbols are looked up and cast to the types that driver.h gives them.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use crate::abi34::*;
+use crate::verbs::*;
+
+macro_rules! library_functions {
+    ($( $name:ident ( $($arg:ty),* ) $(-> $ret:ty)?; )*) => {
+        /// The library's functions, with the signatures of driver.h.
+        #[allow(missing_docs)]
+        #[derive(Clone, Copy)]
+        pub struct Library {
+            $( pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?, )*
+        }
+
+        impl Library {
+            /// Looks all functions up in a loaded library; `None` when one is missing.
+            fn find(loaded: &Loaded) -> Option<Self> {
+                Some(Self {
+                    $( $name: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                            Ok(name) => name,
+                            Err(_) => panic!("a name holds a zero byte"),
+                        };
+                        let symbol = loaded.symbol(NAME)?;
+                        // SAFETY: a function of this name and version has this signature in driver.h; pointers to data and to functions
+                        // have the same size on all platforms of libibverbs.
+                        unsafe {
+                            std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(symbol)
+                        }
+                    }, )*
+                })
+            }
+        }
+    };
+}
+
+library_functions! {
+    _verbs_init_and_alloc_context(*mut ibv_device, c_int, usize, *mut verbs_context, u32) -> *mut c_void;
+    verbs_set_ops(*mut verbs_context, *const verbs_context_ops);
+    verbs_uninit_context(*mut verbs_context);
+    ibv_cmd_get_context(*mut verbs_context, *mut ibv_get_context, usize, *mut ib_uverbs_get_context_resp, usize) -> c_int;
+    ibv_cmd_query_device_any(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize, *mut ib_uverbs_ex_query_device_resp, *mut usize) -> c_int;
+    ibv_cmd_query_port(*mut ibv_context, u8, *mut ibv_port_attr, *mut ibv_query_port, usize) -> c_int;
+    ibv_cmd_alloc_pd(*mut ibv_context, *mut ibv_pd, *mut ibv_alloc_pd, usize, *mut ib_uverbs_alloc_pd_resp, usize) -> c_int;
+    ibv_cmd_dealloc_pd(*mut ibv_pd) -> c_int;
+    ibv_cmd_reg_mr(*mut ibv_pd, *mut c_void, usize, u64, c_int, *mut verbs_mr, *mut ibv_reg_mr, usize, *mut ib_uverbs_reg_mr_resp, usize) -> c_int;
+    ibv_cmd_dereg_mr(*mut verbs_mr) -> c_int;
+    ibv_cmd_create_cq(*mut ibv_context, c_int, *mut ibv_comp_channel, c_int, *mut ibv_cq, *mut ibv_create_cq, usize, *mut ib_uverbs_create_cq_resp, usize) -> c_int;
+    ibv_cmd_destroy_cq(*mut ibv_cq) -> c_int;
+    ibv_cmd_create_qp(*mut ibv_pd, *mut ibv_qp, *mut ibv_qp_init_attr, *mut ibv_create_qp, usize, *mut ib_uverbs_create_qp_resp, usize) -> c_int;
+    ibv_cmd_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_modify_qp, usize) -> c_int;
+    ibv_cmd_query_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr, *mut ibv_query_qp, usize) -> c_int;
+    ibv_cmd_destroy_qp(*mut ibv_qp) -> c_int;
+}
+
+static LIBRARY: OnceLock<Library> = OnceLock::new();
+
+/// The functions, once [`load`] has found them.
+pub fn library() -> Option<&'static Library> {
+    LIBRARY.get()
+}
+
+/// Puts other functions behind the verbs, once for the whole process.
+#[cfg(test)]
+pub fn set_library(library: Library) -> &'static Library {
+    LIBRARY.get_or_init(|| library)
+}
+
+/// Finds the functions of the libibverbs that is loading this provider, and registers the provider there. Without such a library, or when it
+/// lacks a function, nothing happens: then nobody will ask for the provider.
+pub fn load(driver: &'static verbs_device_ops) {
+    let Some(loaded) = Loaded::library(c"libibverbs.so.1") else { return };
+    let Some(register) = loaded.symbol(REGISTER_DRIVER) else { return };
+    let Some(library) = Library::find(&loaded) else { return };
+    if LIBRARY.set(library).is_err() {
+        return;
+    }
+    // SAFETY: the function of this name and version takes the driver's operations, which live as long as the library needs them.
+    unsafe {
+        let register: unsafe extern "C" fn(*const verbs_device_ops) = std::mem::transmute(register);
+        register(driver);
+    }
+}
+
+/// A library that is loaded in the process. It stays so, because it has opened this provider and never closes it.
+struct Loaded(NonNull<c_void>);
+
+impl Loaded {
+    fn library(name: &CStr) -> Option<Self> {
+        // SAFETY: the name is a string; with RTLD_NOLOAD nothing is loaded, and no code runs.
+        NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }).map(Self)
+    }
+
+    fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the handle is that of a loaded library, and both names are strings.
+        NonNull::new(unsafe { dlvsym(self.0.as_ptr(), name.as_ptr(), SYMBOL_VERSION.as_ptr()) })
+    }
+}
+
+unsafe extern "C" {
+    /// Looks up a symbol of a version (glibc).
+    fn dlvsym(handle: *mut c_void, symbol: *const libc::c_char, version: *const libc::c_char) -> *mut c_void;
+}
