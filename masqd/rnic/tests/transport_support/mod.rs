@@ -1,0 +1,310 @@
+//! A simulated pair: two queue pairs over model memory, joined by a network that loses, repeats and reorders.
+#![allow(dead_code)] // each test binary uses a part
+
+mod rng;
+mod world;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use masq_driver::{Access, Connection, QpChange, QpState};
+use masq_rnic::transport::*;
+use masq_types::{Gid, Mtu, Psn, WireQpn};
+
+pub use rng::Seeded;
+pub use world::{Region, World, sge};
+
+/// What the network does to packets, in percent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub loss: u8,
+    pub duplication: u8,
+    pub reorder: u8,
+}
+
+/// How a connection is set up; the same at both ends.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub mtu: Mtu,
+    /// First PSN of requests from end 0 and from end 1.
+    pub psn: [u32; 2],
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub access: Access,
+    pub config: RcConfig,
+    pub max_segments: usize,
+}
+
+pub const ALL_ACCESS: Access =
+    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::B256,
+            psn: [0xff_fff0, 5],
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            timeout: 8,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            access: ALL_ACCESS,
+            config: RcConfig { min_ack_timeout: Duration::ZERO, ..RcConfig::default() },
+            max_segments: 16,
+        }
+    }
+}
+
+pub struct End {
+    pub qp: RcQp,
+    pub world: World,
+}
+
+/// Two connected queue pairs; owns clock and network.
+pub struct Pair {
+    pub now: Time,
+    pub ends: [End; 2],
+    pub faults: Faults,
+    /// Packets for this end vanish.
+    pub deaf: [bool; 2],
+    /// Every datagram that was sent, with its receiver, in order.
+    pub sent: Vec<(usize, Vec<u8>)>,
+    wire: BinaryHeap<Reverse<Flight>>,
+    sequence: u64,
+    lost_in_a_row: [u32; 2],
+    rng: Seeded,
+    max_segments: usize,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    at: Time,
+    sequence: u64,
+    to: usize,
+    datagram: Vec<u8>,
+}
+
+pub const LATENCY: Duration = Duration::from_micros(20);
+/// The network never loses more than so many packets of one direction in a row, so that retries suffice.
+const MOST_LOST_IN_A_ROW: u32 = 3;
+
+impl Pair {
+    /// Connected, in RTS at both ends.
+    pub fn connected(setup: &Setup, seed: u64) -> Self {
+        let mut pair = Self::unconnected(setup, seed);
+        for end in 0..2 {
+            for change in to_rts(setup, end) {
+                pair.modify(end, change).expect("a legal change");
+            }
+        }
+        pair
+    }
+
+    /// Both ends in RESET.
+    pub fn unconnected(setup: &Setup, seed: u64) -> Self {
+        let end = || End { qp: RcQp::new(setup.config.clone()), world: World::default() };
+        Self {
+            now: Time::from_nanos(1_000_000),
+            ends: [end(), end()],
+            faults: Faults::default(),
+            deaf: [false; 2],
+            sent: Vec::new(),
+            wire: BinaryHeap::new(),
+            sequence: 0,
+            lost_in_a_row: [0; 2],
+            rng: Seeded::new(seed),
+            max_segments: setup.max_segments,
+        }
+    }
+
+    pub fn modify(&mut self, end: usize, change: QpChange) -> Result<(), masq_driver::DriverError> {
+        let now = self.now;
+        let End { qp, world } = &mut self.ends[end];
+        qp.modify(now, world, &change)
+    }
+
+    pub fn to_state(&mut self, end: usize, to: QpState) {
+        self.modify(end, QpChange { to: Some(to), ..QpChange::default() }).expect("a legal change");
+    }
+
+    pub fn post_send(&mut self, end: usize, work: SendWork) {
+        self.ends[end].world.post_send(work);
+        self.doorbell(end);
+    }
+
+    pub fn post_recv(&mut self, end: usize, work: RecvWork) {
+        self.ends[end].world.post_recv(work);
+        if self.ends[end].qp.state() == QpState::Err {
+            self.doorbell(end);
+        }
+    }
+
+    pub fn doorbell(&mut self, end: usize) {
+        let now = self.now;
+        let End { qp, world } = &mut self.ends[end];
+        while qp.handle_work(now, world) {}
+    }
+
+    /// Hands a datagram to an end now, as if it had come from the peer. Bytes that are no packet are dropped, as
+    /// the edge does.
+    pub fn inject(&mut self, to: usize, datagram: &[u8]) {
+        let now = self.now;
+        let End { qp, world } = &mut self.ends[to];
+        if let Ok(packet) = masq_wire::parse(datagram) {
+            qp.handle_packet(now, world, &packet);
+            while qp.wants_work() {
+                qp.handle_work(now, world);
+            }
+        }
+    }
+
+    /// Sends what both ends have to send.
+    pub fn pump(&mut self) {
+        for from in 0..2 {
+            let mut buf = Vec::new();
+            loop {
+                buf.clear();
+                let now = self.now;
+                let End { qp, world } = &mut self.ends[from];
+                let Some(transmit) = qp.poll_transmit(now, world, &mut buf, self.max_segments) else { break };
+                assert_eq!(buf.len(), transmit.total_bytes);
+                assert!(transmit.segments <= self.max_segments && buf.len() <= Transmit::MAX_BYTES);
+                let datagrams: Vec<_> = buf.chunks(transmit.segment_bytes).map(<[u8]>::to_vec).collect();
+                assert_eq!(datagrams.len(), transmit.segments);
+                for datagram in datagrams {
+                    self.send(1 - from, datagram);
+                }
+            }
+            let End { qp, world } = &mut self.ends[from];
+            while qp.wants_work() {
+                qp.handle_work(self.now, world);
+            }
+            assert!(buf.is_empty(), "nothing to send, but the buffer was touched");
+        }
+    }
+
+    fn send(&mut self, to: usize, datagram: Vec<u8>) {
+        let packet = masq_wire::parse(&datagram).expect("what is sent makes sense");
+        assert_eq!(packet.repr.bth.dest_qp, qpn(to));
+        self.sent.push((to, datagram.clone()));
+        if self.deaf[to] {
+            return;
+        }
+        if self.lost_in_a_row[to] < MOST_LOST_IN_A_ROW && self.rng.percent(self.faults.loss) {
+            self.lost_in_a_row[to] += 1;
+            return;
+        }
+        self.lost_in_a_row[to] = 0;
+        let copies = if self.rng.percent(self.faults.duplication) { 2 } else { 1 };
+        for _ in 0..copies {
+            let extra = if self.rng.percent(self.faults.reorder) {
+                Duration::from_nanos(self.rng.below(100_000))
+            } else {
+                Duration::ZERO
+            };
+            let at = self.now.plus(LATENCY + extra);
+            self.sequence += 1;
+            self.wire.push(Reverse(Flight { at, sequence: self.sequence, to, datagram: datagram.clone() }));
+        }
+    }
+
+    /// Moves on to the next moment at which something happens; `false` when nothing ever will, or not before `limit`.
+    pub fn step(&mut self, limit: Time) -> bool {
+        self.pump();
+        let arrival = self.wire.peek().map(|Reverse(f)| f.at);
+        let timers = self.ends.iter().filter_map(|e| e.qp.poll_timeout());
+        let Some(next) = timers.chain(arrival).min() else { return false };
+        if next > limit {
+            self.now = limit;
+            return false;
+        }
+        self.now = self.now.max(next);
+        while let Some(Reverse(f)) = self.wire.peek() {
+            if f.at > self.now {
+                break;
+            }
+            let Some(Reverse(flight)) = self.wire.pop() else { break };
+            self.inject(flight.to, &flight.datagram);
+        }
+        for End { qp, world } in &mut self.ends {
+            if qp.poll_timeout().is_some_and(|t| t <= self.now) {
+                qp.handle_timeout(self.now, world);
+                while qp.wants_work() {
+                    qp.handle_work(self.now, world);
+                }
+                assert!(qp.poll_timeout().is_none_or(|t| t > self.now), "a deadline stays in the past");
+            }
+        }
+        true
+    }
+
+    /// Runs until nothing is on its way and no deadline is set.
+    pub fn run(&mut self) {
+        let limit = self.now.plus(Duration::from_secs(60));
+        let mut steps = 0;
+        while self.step(limit) {
+            steps += 1;
+            assert!(steps < 1_000_000, "it never ends");
+        }
+        assert!(self.now < limit, "still busy after a minute");
+    }
+
+    /// Runs for `duration`.
+    pub fn run_for(&mut self, duration: Duration) {
+        let limit = self.now.plus(duration);
+        while self.step(limit) {}
+        self.now = self.now.max(limit);
+    }
+
+    pub fn world(&mut self, end: usize) -> &mut World {
+        &mut self.ends[end].world
+    }
+}
+
+/// The queue pair number of an end.
+pub fn qpn(end: usize) -> WireQpn {
+    WireQpn::from_wire(0x1000 + end as u32)
+}
+
+/// The changes that bring an end from RESET to RTS.
+pub fn to_rts(setup: &Setup, end: usize) -> [QpChange; 3] {
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let gid = Gid::from(Ipv4Addr::LOCALHOST);
+    let connection = Connection {
+        local: address,
+        remote: address,
+        remote_qpn: qpn(1 - end),
+        udp_source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        virtual_local: gid,
+        virtual_remote: gid,
+    };
+    let init = QpChange { to: Some(QpState::Init), access: Some(setup.access), ..QpChange::default() };
+    let rtr = QpChange {
+        to: Some(QpState::Rtr),
+        connection: Some(connection),
+        path_mtu: Some(setup.mtu),
+        rq_psn: Some(Psn::new(setup.psn[1 - end])),
+        max_dest_rd_atomic: Some(setup.max_dest_rd_atomic),
+        min_rnr_timer: Some(setup.min_rnr_timer),
+        ..QpChange::default()
+    };
+    let rts = QpChange {
+        to: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(setup.psn[end])),
+        timeout: Some(setup.timeout),
+        retry_cnt: Some(setup.retry_cnt),
+        rnr_retry: Some(setup.rnr_retry),
+        max_rd_atomic: Some(setup.max_rd_atomic),
+        ..QpChange::default()
+    };
+    [init, rtr, rts]
+}
