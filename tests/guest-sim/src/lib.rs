@@ -7,6 +7,7 @@
 mod cluster;
 mod control;
 mod device;
+mod forge;
 mod memory;
 pub mod suite;
 pub mod verbs;
@@ -15,5 +16,6 @@ mod virtqueue;
 pub use cluster::{Cluster, Layout, VnicSpec};
 pub use control::{ControlError, ControlQueue};
 pub use device::{Device, Error};
+pub use forge::Forger;
 pub use memory::{GuestRam, Mapping};
 pub use virtqueue::{Buffer, DriverQueue};

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vhost::VhostUserMemoryRegionInfo;
@@ -258,6 +259,13 @@ impl Mapping {
         // SAFETY: in bounds as asserted; the target was just allocated.
         unsafe { self.as_ptr().add(offset).copy_to_nonoverlapping(data.as_mut_ptr(), len) };
         data
+    }
+
+    /// Loads a byte with acquire.
+    pub fn load_u8(&self, offset: usize) -> u8 {
+        assert!(offset < self.len());
+        // SAFETY: in bounds as asserted; the mapping lives as long as self, and both sides access the byte atomically.
+        unsafe { AtomicU8::from_ptr(self.as_ptr().add(offset)) }.load(Ordering::Acquire)
     }
 
     /// Fills a range with one byte.

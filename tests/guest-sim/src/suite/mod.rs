@@ -8,7 +8,28 @@ pub use pair::{Conn, Pair, Placement, Setup, Side};
 pub use runner::Runner;
 pub use world::World;
 
+use std::path::PathBuf;
+
 use vrdma_abi::ring::{self, Cqe};
+
+use crate::{Layout, VnicSpec};
+
+/// Where masqd and masqctl are if nobody says otherwise: beside this program.
+pub fn programs() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.parent().map(PathBuf::from).unwrap_or_default()
+}
+
+/// The suites' layout: that of [`Layout::default`], and for each tenant two more vNICs whose guests come and go, one on each host.
+pub fn layout() -> Layout {
+    let mut layout = Layout::default();
+    for (vpc, names) in [("blue", ["blue-4", "blue-5"]), ("red", ["red-4", "red-5"])] {
+        for (n, name) in (4..).zip(names) {
+            layout.vnics.push(VnicSpec { name, vpc, host: n - 3, address: [192, 168, 0, n].into() });
+        }
+    }
+    layout
+}
 
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {

@@ -26,6 +26,14 @@ impl Placement {
             Placement::Remote => ("blue-1", "blue-3"),
         }
     }
+
+    /// A vNIC whose guest may die, where the second of the pair is.
+    pub fn spare_vnic(self) -> &'static str {
+        match self {
+            Placement::Local => "blue-4",
+            Placement::Remote => "blue-5",
+        }
+    }
 }
 
 impl fmt::Display for Placement {

@@ -1,6 +1,6 @@
 //! Contexts: opens of the device.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vrdma_abi::control::*;
@@ -11,6 +11,34 @@ use super::{Cq, Guest, Pd, SharedRing, shared};
 use crate::control::ControlError;
 use crate::memory::Mapping;
 
+/// What was seen through a context: the statuses of its completions, and the operations of its requests, a bit for
+/// the number of each.
+#[derive(Default)]
+pub struct Seen {
+    statuses: AtomicU64,
+    operations: AtomicU64,
+}
+
+impl Seen {
+    pub(super) fn note_status(&self, status: u8) {
+        self.statuses.fetch_or(1 << (status & 63), Ordering::Relaxed);
+    }
+
+    pub(super) fn note_operation(&self, opcode: u8) {
+        self.operations.fetch_or(1 << (opcode & 63), Ordering::Relaxed);
+    }
+
+    /// Whether a completion had this status.
+    pub fn status(&self, status: u8) -> bool {
+        self.statuses.load(Ordering::Relaxed) & 1 << status != 0
+    }
+
+    /// Whether a request had this opcode.
+    pub fn operation(&self, opcode: u8) -> bool {
+        self.operations.load(Ordering::Relaxed) & 1 << opcode != 0
+    }
+}
+
 /// An open of the device.
 pub struct Context {
     pub(super) guest: Arc<Guest>,
@@ -18,6 +46,7 @@ pub struct Context {
     pub(super) ctx: u32,
     pub(super) area: Mapping,
     pub(super) next_cookie: AtomicU32,
+    pub(super) seen: Seen,
 }
 
 impl Context {
@@ -29,6 +58,11 @@ impl Context {
     /// The context's handle.
     pub fn handle(&self) -> u32 {
         self.ctx
+    }
+
+    /// What was seen through it.
+    pub fn seen(&self) -> &Seen {
+        &self.seen
     }
 
     /// A protection domain.

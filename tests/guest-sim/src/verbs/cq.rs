@@ -30,6 +30,9 @@ impl Cq {
         let mut ring = self.ring.lock().unwrap();
         let cqe = ring.poll();
         ring.publish();
+        if let Some(cqe) = &cqe {
+            self.ctx.seen.note_status(cqe.status);
+        }
         cqe
     }
 

@@ -12,6 +12,7 @@ use vrdma_abi::control::*;
 use vrdma_abi::event::{AsyncEvent, CompEvent};
 use vrdma_rings::Doorbells;
 
+use super::context::Seen;
 use super::{Context, shared};
 use crate::control::{ControlError, ControlQueue};
 use crate::device::{Device, Error};
@@ -99,6 +100,7 @@ impl Guest {
             ctx,
             area,
             next_cookie: AtomicU32::new(1),
+            seen: Seen::default(),
         }))
     }
 

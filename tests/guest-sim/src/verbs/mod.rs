@@ -10,7 +10,7 @@ mod pd;
 mod qp;
 pub mod wr;
 
-pub use context::Context;
+pub use context::{Context, Seen};
 pub use cq::Cq;
 pub use guest::Guest;
 pub use pd::{ACCESS_ALL, Mr, Pd};

@@ -190,6 +190,11 @@ impl Mr {
         self.write(offset, &value.to_ne_bytes());
     }
 
+    /// Loads the byte at `offset`, again and again if the caller likes: what the RNIC stored before it is seen after it.
+    pub fn load_u8(&self, offset: usize) -> u8 {
+        self.memory.load_u8(self.offset + offset)
+    }
+
     /// The region's handle.
     pub fn handle(&self) -> u32 {
         self.mr

@@ -246,6 +246,7 @@ impl Qp {
     pub fn post_send(&self, request: &SendRequest, sges: &[Sge]) -> Result<(), PostError> {
         let mut sq = self.sq.lock().unwrap();
         sq.post(request, sges)?;
+        self.pd.ctx.seen.note_operation(request.opcode);
         self.publish(&mut sq);
         Ok(())
     }
@@ -255,6 +256,7 @@ impl Qp {
         let mut sq = self.sq.lock().unwrap();
         for (request, sges) in requests {
             sq.post(request, sges)?;
+            self.pd.ctx.seen.note_operation(request.opcode);
         }
         self.publish(&mut sq);
         Ok(())
