@@ -5,6 +5,7 @@ Every ssh runs in the VM's host's namespace, since the addresses mean nothing ou
 """
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -71,28 +72,55 @@ def output(lab, name, command, timeout=60):
 def execute(lab, name, command, tty=False):
     """Runs a command with our own standard streams; returns its exit status (128 + N for signal N).
 
-    A signal that would end us ends the remote command, with what it started.
+    Whatever ends us early, SIGKILL included, ends the remote command too, with what it started.
     """
     connect(lab, name)
     entry = lab["vms"][name]
+    if tty:
+        return subprocess.run(_argv(lab, entry, ["-tt"]) + [shlex.join(command) + "; exit $?"]).returncode
     ticket = f"/run/masq/{uuid.uuid4().hex}"
     # sshd gives each command a session of its own: the shell's id is the process group's.
     remote = f"echo $$ >{ticket}; {shlex.join(command)}; exit $?"
-    ssh = subprocess.Popen(_argv(lab, entry, ["-tt"] if tty else []) + [remote])
+    kill = f"read p <{ticket} && kill -TERM -$p && sleep 0.3 && kill -KILL -$p"
+    watcher, leash = _watcher(_argv(lab, entry, []) + [kill])
 
-    def forward(number, _frame):
-        names = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGHUP: "HUP"}
-        kill = f"read p <{ticket} && kill -{names[number]} -$p; sleep 0.3; kill -KILL -$p"
-        subprocess.run(_argv(lab, entry, []) + [kill], stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-        # Not ssh.wait(): the wait that this interrupts holds its lock.
+    def give_up(number, _frame):
+        # The leash falls with us; what was started in the VM is gone when we are.
         with contextlib.suppress(ProcessLookupError):
             os.kill(ssh.pid, signal.SIGTERM)
+        os.close(leash)
+        os.waitpid(watcher, 0)
         os._exit(128 + number)
 
-    if not tty:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, forward)
-    return ssh.wait()
+    ssh = subprocess.Popen(_argv(lab, entry, []) + [remote], preexec_fn=_die_with_parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, give_up)
+    status = ssh.wait()
+    os.write(leash, b"ended")
+    return status
+
+
+def _watcher(on_death):
+    """A process that runs `on_death` if we are gone before we have written to the leash; returns both."""
+    end, leash = os.pipe()
+    watcher = os.fork()
+    if watcher:
+        os.close(end)
+        return watcher, leash
+    os.setsid()
+    os.close(leash)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    if not os.read(end, 1):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(on_death, timeout=20)
+    os._exit(0)
+
+
+def _die_with_parent():
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def push(lab, name, source, target):
