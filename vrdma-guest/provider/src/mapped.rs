@@ -10,8 +10,8 @@ use crate::errno::Errno;
 
 /// A shared mapping of the context's command descriptor, which it unmaps when dropped.
 ///
-/// The module keeps the pages until then, whatever happens to the object that they belong to; when the device goes away,
-/// it puts zero pages in their place, so that access never faults.
+/// The module keeps the pages until then, whatever happens to the object that they belong to. When the device goes away, the
+/// kernel puts other pages in the place of doorbell registers, so that access never faults.
 #[derive(Debug)]
 pub struct Mapped {
     view: Mapping,

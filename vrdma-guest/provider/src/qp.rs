@@ -258,10 +258,3 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         Errno::check((library.ibv_cmd_destroy_qp)(qp)).map(|()| Qp::free(qp.cast()))
     })
 }
-
-#[cfg(test)]
-impl Pair {
-    pub fn cookie(&self) -> u32 {
-        self.cookie
-    }
-}

@@ -82,7 +82,7 @@ impl Default for Table {
     fn default() -> Self {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
-            // A completion ring that has become a zero page must not name a QP, so cookies begin with 1.
+            // Zeroed memory must not name a QP, so cookies begin with 1.
             free: Mutex::new(Free { returned: Vec::new(), next: 1 }),
         }
     }

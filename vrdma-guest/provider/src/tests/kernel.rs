@@ -1,0 +1,370 @@
+//! What libibverbs and the kernel module do for a provider, in a few lines: a device is a memfd that holds the
+//! status page, the doorbell area, the doorbell registers and then all rings, one after the other.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard};
+
+use vrdma_abi::control::RING_FORMAT_1;
+use vrdma_abi::ring::{CQE_BYTES, recv_stride_shift, ring_pages, send_stride_shift};
+use vrdma_abi::uapi::{UserContextReply, UserCqReply, UserQpReply, UserQpRequest};
+
+use crate::abi34::*;
+use crate::library::{Library, set_library};
+use crate::verbs::*;
+
+pub const PAGE: u64 = 4096;
+pub const SLOTS: u64 = 4;
+pub const FIRST_DOORBELL_QUEUE: u32 = 6;
+pub const STATUS: u64 = 0;
+pub const DOORBELLS: u64 = PAGE;
+pub const KICKS: u64 = DOORBELLS + SLOTS * PAGE;
+const RINGS: u64 = KICKS + SLOTS * PAGE;
+pub const DEVICE_BYTES: u64 = 4 << 20;
+
+/// The kernel's side of one open device.
+#[derive(Default)]
+pub struct Kernel {
+    next_ring: u64,
+    next_handle: u32,
+    /// Objects that live, by handle: what was answered when they were made.
+    pub cqs: BTreeMap<u32, UserCqReply>,
+    pub qps: BTreeMap<u32, (UserQpReply, UserQpRequest)>,
+    pub others: usize,
+    /// The next command fails so.
+    pub fail: Option<c_int>,
+    /// The next rings have this format.
+    pub ring_format: u32,
+    pub ops: verbs_context_ops,
+}
+
+/// All open devices, by descriptor. The descriptor of an open device is not reused.
+static KERNELS: Mutex<BTreeMap<c_int, Kernel>> = Mutex::new(BTreeMap::new());
+
+/// A device to open.
+pub fn plug() -> OwnedFd {
+    set_library(LIBRARY);
+    // SAFETY: plain system calls with valid arguments; the descriptor is new.
+    let fd = unsafe {
+        let fd = libc::memfd_create(c"vrdma".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(fd >= 0);
+        assert_eq!(libc::ftruncate(fd, DEVICE_BYTES as libc::off_t), 0);
+        OwnedFd::from_raw_fd(fd)
+    };
+    let kernel = Kernel { next_ring: RINGS, ring_format: RING_FORMAT_1, ..Kernel::default() };
+    lock().insert(fd.as_raw_fd(), kernel);
+    fd
+}
+
+pub fn unplug(fd: c_int) {
+    lock().remove(&fd);
+}
+
+fn lock() -> MutexGuard<'static, BTreeMap<c_int, Kernel>> {
+    KERNELS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Looks at the kernel behind a descriptor, or changes it.
+pub fn with<T>(fd: c_int, look: impl FnOnce(&mut Kernel) -> T) -> T {
+    look(lock().get_mut(&fd).expect("the device is plugged"))
+}
+
+/// Runs a command: fails if the test wants that.
+unsafe fn command(context: *mut ibv_context, run: impl FnOnce(&mut Kernel)) -> c_int {
+    // SAFETY: verbs pass an open context.
+    let fd = unsafe { (*context).cmd_fd };
+    with(fd, |kernel| match kernel.fail.take() {
+        Some(errno) => errno,
+        None => {
+            run(kernel);
+            0
+        }
+    })
+}
+
+impl Kernel {
+    fn handle(&mut self) -> u32 {
+        self.next_handle += 1;
+        self.next_handle
+    }
+
+    fn ring(&mut self, entries: u32, stride_shift: u8) -> (u64, u32) {
+        let bytes = ring_pages(entries, stride_shift) * PAGE;
+        let offset = self.next_ring;
+        self.next_ring += bytes;
+        assert!(self.next_ring <= DEVICE_BYTES, "the test makes too many rings");
+        (offset, bytes as u32)
+    }
+}
+
+const LIBRARY: Library = Library {
+    _verbs_init_and_alloc_context: init_and_alloc_context,
+    verbs_set_ops: set_ops,
+    verbs_uninit_context: uninit_context,
+    ibv_cmd_get_context: get_context,
+    ibv_cmd_query_device_any: query_device_any,
+    ibv_cmd_query_port: query_port,
+    ibv_cmd_alloc_pd: alloc_pd,
+    ibv_cmd_dealloc_pd: dealloc_pd,
+    ibv_cmd_reg_mr: reg_mr,
+    ibv_cmd_dereg_mr: dereg_mr,
+    ibv_cmd_create_cq: create_cq,
+    ibv_cmd_destroy_cq: destroy_cq,
+    ibv_cmd_create_qp: create_qp,
+    ibv_cmd_modify_qp: modify_qp,
+    ibv_cmd_query_qp: query_qp,
+    ibv_cmd_destroy_qp: destroy_qp,
+};
+
+unsafe extern "C" fn init_and_alloc_context(
+    _device: *mut ibv_device,
+    fd: c_int,
+    size: usize,
+    offset: *mut verbs_context,
+    driver_id: u32,
+) -> *mut c_void {
+    assert_eq!(driver_id, 0);
+    // SAFETY: the context is freed by the provider, with free.
+    unsafe {
+        let context = libc::calloc(1, size);
+        let verbs = context.byte_add(offset.addr()).cast::<verbs_context>();
+        (*verbs).context.cmd_fd = fd;
+        context
+    }
+}
+
+unsafe extern "C" fn set_ops(context: *mut verbs_context, ops: *const verbs_context_ops) {
+    // SAFETY: the provider passes its context and its operations.
+    unsafe { with((*context).context.cmd_fd, |kernel| kernel.ops = ops.read()) }
+}
+
+unsafe extern "C" fn uninit_context(context: *mut verbs_context) {
+    // SAFETY: the provider passes its context.
+    unplug(unsafe { (*context).context.cmd_fd });
+}
+
+unsafe extern "C" fn get_context(
+    context: *mut verbs_context,
+    _command: *mut ibv_get_context,
+    command_size: usize,
+    reply: *mut ib_uverbs_get_context_resp,
+    reply_size: usize,
+) -> c_int {
+    type Reply = WithDriver<ib_uverbs_get_context_resp, UserContextReply>;
+    assert_eq!((command_size, reply_size), (16, 8 + UserContextReply::SIZE));
+    // SAFETY: the provider passes its context and a reply of this size.
+    unsafe {
+        command(&raw mut (*context).context, |_| {
+            (*reply.cast::<Reply>()).driver = UserContextReply {
+                status_offset: STATUS,
+                doorbell_offset: DOORBELLS,
+                kick_offset: KICKS,
+                num_db_slots: SLOTS as u32,
+                kick_value: FIRST_DOORBELL_QUEUE,
+                max_inline_bytes: 256,
+                max_send_sge: 30,
+            };
+        })
+    }
+}
+
+unsafe extern "C" fn query_device_any(
+    context: *mut ibv_context,
+    _input: *const c_void,
+    _attr: *mut ibv_device_attr_ex,
+    _attr_size: usize,
+    response: *mut ib_uverbs_ex_query_device_resp,
+    response_size: *mut usize,
+) -> c_int {
+    // SAFETY: the provider passes its context and a response.
+    unsafe {
+        assert_eq!(*response_size, 304);
+        command(context, |_| (*response)[0] = 0x0001_0002_0003)
+    }
+}
+
+unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    _attr: *mut ibv_port_attr,
+    _command: *mut ibv_query_port,
+    size: usize,
+) -> c_int {
+    assert_eq!((port, size), (1, 24));
+    // SAFETY: the provider passes its context.
+    unsafe { command(context, |_| ()) }
+}
+
+unsafe extern "C" fn alloc_pd(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    _command: *mut ibv_alloc_pd,
+    size: usize,
+    _response: *mut ib_uverbs_alloc_pd_resp,
+    response_size: usize,
+) -> c_int {
+    assert_eq!((size, response_size), (16, 4));
+    // SAFETY: the provider passes its context and a domain to fill in.
+    unsafe {
+        command(context, |kernel| {
+            kernel.others += 1;
+            (*pd).context = context;
+            (*pd).handle = kernel.handle();
+        })
+    }
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the provider passes its domain.
+    unsafe { command((*pd).context, |kernel| kernel.others -= 1) }
+}
+
+unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    _iova: u64,
+    access: c_int,
+    mr: *mut verbs_mr,
+    _command: *mut ibv_reg_mr,
+    size: usize,
+    _response: *mut ib_uverbs_reg_mr_resp,
+    response_size: usize,
+) -> c_int {
+    assert_eq!((size, response_size), (48, 12));
+    // SAFETY: the provider passes its domain and a region to fill in.
+    unsafe {
+        command((*pd).context, |kernel| {
+            kernel.others += 1;
+            let handle = kernel.handle();
+            (*mr).access = access;
+            let mr = &mut (*mr).mr;
+            (mr.context, mr.addr, mr.length, mr.handle) = ((*pd).context, addr, length, handle);
+            (mr.lkey, mr.rkey) = (handle << 8, handle << 8 | 1);
+        })
+    }
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
+    // SAFETY: the provider passes its region.
+    unsafe { command((*mr).mr.context, |kernel| kernel.others -= 1) }
+}
+
+unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    _channel: *mut ibv_comp_channel,
+    _vector: c_int,
+    cq: *mut ibv_cq,
+    _command: *mut ibv_create_cq,
+    size: usize,
+    reply: *mut ib_uverbs_create_cq_resp,
+    reply_size: usize,
+) -> c_int {
+    type Reply = WithDriver<ib_uverbs_create_cq_resp, UserCqReply>;
+    assert_eq!((size, reply_size), (40, 8 + UserCqReply::SIZE));
+    // SAFETY: the provider passes its context, a queue to fill in and a reply of this size.
+    unsafe {
+        command(context, |kernel| {
+            let entries = (cqe as u32).next_power_of_two();
+            let (ring_offset, ring_bytes) = kernel.ring(entries, CQE_BYTES.trailing_zeros() as u8);
+            let ring_format = kernel.ring_format;
+            let answer = UserCqReply { ring_offset, ring_bytes, entries, ring_format, reserved: 0 };
+            let handle = kernel.handle();
+            kernel.cqs.insert(handle, answer);
+            (*cq).context = context;
+            ((*cq).handle, (*cq).cqe) = (handle, entries as c_int);
+            (*reply.cast::<Reply>()).driver = answer;
+        })
+    }
+}
+
+unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: the provider passes its queue.
+    unsafe {
+        command((*cq).context, |kernel| {
+            kernel.cqs.remove(&(*cq).handle).expect("the queue lives");
+        })
+    }
+}
+
+unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_init_attr,
+    request: *mut ibv_create_qp,
+    size: usize,
+    reply: *mut ib_uverbs_create_qp_resp,
+    reply_size: usize,
+) -> c_int {
+    type Request = WithDriver<ibv_create_qp, UserQpRequest>;
+    type Reply = WithDriver<ib_uverbs_create_qp_resp, UserQpReply>;
+    assert_eq!((size, reply_size), (64 + UserQpRequest::SIZE, 32 + UserQpReply::SIZE));
+    // SAFETY: the provider passes its domain, a QP to fill in, attributes, and request and reply of these sizes.
+    unsafe {
+        command((*pd).context, |kernel| {
+            let cap = &mut (*attr).cap;
+            cap.max_send_wr = cap.max_send_wr.next_power_of_two();
+            cap.max_recv_wr = cap.max_recv_wr.next_power_of_two();
+            let sq_stride_shift = send_stride_shift(cap.max_send_sge, cap.max_inline_data).unwrap();
+            let rq_stride_shift = recv_stride_shift(cap.max_recv_sge).unwrap();
+            let (sq_offset, sq_bytes) = kernel.ring(cap.max_send_wr, sq_stride_shift);
+            let (rq_offset, rq_bytes) = kernel.ring(cap.max_recv_wr, rq_stride_shift);
+            let handle = kernel.handle();
+            let answer = UserQpReply {
+                sq_offset,
+                rq_offset,
+                sq_bytes,
+                rq_bytes,
+                sq_entries: cap.max_send_wr,
+                rq_entries: cap.max_recv_wr,
+                sq_stride_shift,
+                rq_stride_shift,
+                db_slot: (u64::from(handle) % SLOTS) as u16,
+                db_index: handle as u16,
+                max_inline_bytes: cap.max_inline_data as u16,
+                ring_format: kernel.ring_format,
+                reserved: 0,
+            };
+            kernel.qps.insert(handle, (answer, (*request.cast::<Request>()).driver));
+            (*qp).context = (*pd).context;
+            ((*qp).handle, (*qp).qp_num) = (handle, 0x1000 + handle);
+            (*reply.cast::<Reply>()).driver = answer;
+        })
+    }
+}
+
+unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    _attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    _command: *mut ibv_modify_qp,
+    size: usize,
+) -> c_int {
+    assert_eq!(size, 120);
+    // SAFETY: the provider passes its QP.
+    unsafe { command((*qp).context, |_| ()) }
+}
+
+unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    _init: *mut ibv_qp_init_attr,
+    _command: *mut ibv_query_qp,
+    size: usize,
+) -> c_int {
+    assert_eq!(size, 24);
+    // SAFETY: the provider passes its QP and attributes to fill in.
+    unsafe { command((*qp).context, |_| (*attr).qp_state = IBV_QPS_ERR) }
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the provider passes its QP.
+    unsafe {
+        command((*qp).context, |kernel| {
+            kernel.qps.remove(&(*qp).handle).expect("the QP lives");
+        })
+    }
+}

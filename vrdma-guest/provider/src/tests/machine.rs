@@ -1,0 +1,341 @@
+//! An open device with its objects, as an application sees them, and the RNIC behind it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+
+use vrdma_abi::ring::{CQE_RECV, Cqe, RecvHeader, SEND_INLINE, SendHeader, Sge, phase};
+use vrdma_abi::uapi::UserCqReply;
+use vrdma_rings::SharedMemory;
+
+use super::kernel::{self, DEVICE_BYTES, DOORBELLS, FIRST_DOORBELL_QUEUE, KICKS, PAGE, SLOTS};
+use crate::abi34::verbs_context_ops;
+use crate::context::alloc_context;
+use crate::mapped::{Access, Mapped};
+use crate::verbs::*;
+
+/// The word that says that the device lives, and the first slot's need_kick.
+pub const LIVE: usize = 63 * 64;
+
+/// An opened device.
+pub struct Machine {
+    pub context: *mut ibv_context,
+    pub ops: verbs_context_ops,
+    pub pd: *mut ibv_pd,
+    /// The whole device, as the RNIC sees it.
+    pub memory: Mapped,
+    /// Completions that the RNIC has written to each queue.
+    produced: RefCell<BTreeMap<u32, u32>>,
+    fd: OwnedFd,
+}
+
+impl Machine {
+    pub fn open() -> Self {
+        let fd = kernel::plug();
+        let raw = fd.as_raw_fd();
+        let memory = Mapped::new(raw, 0, DEVICE_BYTES as usize, Access::ReadWrite).unwrap();
+        memory.store_release(LIVE, 1);
+        // SAFETY: the kernel's part is played by the module `kernel`, which asks nothing of the device.
+        let context = unsafe { &raw mut (*alloc_context(ptr::null_mut(), raw, ptr::null_mut())).context };
+        let ops = kernel::with(raw, |kernel| std::mem::take(&mut kernel.ops));
+        // SAFETY: the context is open.
+        let pd = unsafe { ops.alloc_pd.unwrap()(context) };
+        assert!(!pd.is_null());
+        Self { context, ops, pd, memory, produced: RefCell::default(), fd }
+    }
+
+    pub fn kernel<T>(&self, look: impl FnOnce(&mut kernel::Kernel) -> T) -> T {
+        kernel::with(self.fd.as_raw_fd(), look)
+    }
+
+    /// Ends the domain and the context. All other objects must have been destroyed.
+    pub fn close(self) {
+        // SAFETY: domain and context are used no more.
+        unsafe {
+            assert_eq!(self.ops.dealloc_pd.unwrap()(self.pd), 0);
+            self.kernel(|kernel| {
+                assert_eq!(
+                    (kernel.cqs.len(), kernel.qps.len(), kernel.others),
+                    (0, 0, 0),
+                    "objects are left"
+                );
+            });
+            self.ops.free_context.unwrap()(self.context);
+        }
+    }
+
+    pub fn cq(&self, entries: c_int) -> *mut ibv_cq {
+        // SAFETY: the context is open.
+        let cq = unsafe { self.ops.create_cq.unwrap()(self.context, entries, ptr::null_mut(), 0) };
+        assert!(!cq.is_null());
+        cq
+    }
+
+    pub fn destroy_cq(&self, cq: *mut ibv_cq) {
+        // SAFETY: the queue is used no more.
+        assert_eq!(unsafe { self.ops.destroy_cq.unwrap()(cq) }, 0);
+    }
+
+    pub fn qp(&self, send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, cap: ibv_qp_cap) -> Qp<'_> {
+        let mut attr = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq,
+            recv_cq,
+            srq: ptr::null_mut(),
+            cap,
+            qp_type: 2,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queues are live.
+        let qp = unsafe { self.ops.create_qp.unwrap()(self.pd, &mut attr) };
+        assert!(!qp.is_null());
+        Qp { machine: self, qp, taken: Cell::new((0, 0)) }
+    }
+
+    /// Polls at most `max` completions.
+    pub fn poll(&self, cq: *mut ibv_cq, max: usize) -> Result<Vec<ibv_wc>, c_int> {
+        let mut array = vec![MaybeUninit::<ibv_wc>::uninit(); max];
+        // SAFETY: the array has this many places; those that were counted are filled in.
+        unsafe {
+            let count = self.ops.poll_cq.unwrap()(cq, max as c_int, array.as_mut_ptr().cast());
+            let count = usize::try_from(count).map_err(|_| -count)?;
+            Ok(array[..count].iter().map(|wc| wc.assume_init()).collect())
+        }
+    }
+
+    pub fn cq_ring(&self, cq: *mut ibv_cq) -> UserCqReply {
+        // SAFETY: the queue is live.
+        let handle = unsafe { (*cq).handle };
+        self.kernel(|kernel| kernel.cqs[&handle])
+    }
+
+    /// The RNIC writes a completion.
+    pub fn complete(&self, cq: *mut ibv_cq, cqe: Cqe) {
+        use zerocopy::IntoBytes;
+        let ring = self.cq_ring(cq);
+        // SAFETY: the queue is live.
+        let handle = unsafe { (*cq).handle };
+        let mut produced = self.produced.borrow_mut();
+        let producer = produced.entry(handle).or_default();
+        let consumer = self.memory.load_acquire(ring.ring_offset as usize);
+        assert!(producer.wrapping_sub(consumer) < ring.entries, "the completion queue is full");
+        let at = ring.ring_offset as usize + (1 + (*producer % ring.entries) as usize) * Cqe::SIZE;
+        let cqe = Cqe { phase: phase(*producer, ring.entries), ..cqe };
+        self.memory.write(at, cqe.as_bytes());
+        *producer += 1;
+    }
+
+    /// The kicks that arrived at the doorbell registers since the last call, as slots.
+    pub fn kicks(&self) -> Vec<u64> {
+        let kicked = |slot: &u64| {
+            let at = (KICKS + slot * PAGE) as usize;
+            let value = self.memory.load_acquire(at);
+            self.memory.store_release(at, 0);
+            assert!(value == 0 || u64::from(value) == u64::from(FIRST_DOORBELL_QUEUE) + slot);
+            value != 0
+        };
+        (0..SLOTS).filter(kicked).collect()
+    }
+}
+
+/// A QP of a machine.
+pub struct Qp<'m> {
+    pub machine: &'m Machine,
+    pub qp: *mut ibv_qp,
+    /// Entries that the RNIC has read from the send queue and the receive queue.
+    taken: Cell<(u32, u32)>,
+}
+
+/// A send entry, as the RNIC reads it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub header: SendHeader,
+    /// What stands behind the header.
+    pub rest: Vec<u8>,
+}
+
+impl Sent {
+    pub fn sges(&self, skip: usize) -> Vec<Sge> {
+        use zerocopy::FromBytes;
+        let sge = |bytes: &[u8]| Sge::read_from_bytes(bytes).unwrap();
+        self.rest[skip..].chunks(Sge::SIZE).take(self.header.num_sge.into()).map(sge).collect()
+    }
+
+    pub fn inline(&self) -> &[u8] {
+        assert_ne!(self.header.flags & SEND_INLINE, 0);
+        &self.rest[..self.header.inline_bytes as usize]
+    }
+}
+
+impl Qp<'_> {
+    fn handle(&self) -> u32 {
+        // SAFETY: the QP is live.
+        unsafe { (*self.qp).handle }
+    }
+
+    pub fn cookie(&self) -> u32 {
+        self.machine.kernel(|kernel| kernel.qps[&self.handle()].1.cookie)
+    }
+
+    /// Changes the state, with an attribute mask that only names the state.
+    pub fn modify(&self, state: c_int) -> c_int {
+        let mut attr = [0u64; 32]; // larger than struct ibv_qp_attr
+        // SAFETY: the QP is live, and the attributes begin with the state.
+        unsafe {
+            let attr = attr.as_mut_ptr().cast::<ibv_qp_attr>();
+            (*attr).qp_state = state;
+            self.machine.ops.modify_qp.unwrap()(self.qp, attr, IBV_QP_STATE)
+        }
+    }
+
+    /// Posts one after the other what stands in the slice, as one list. Returns errno and the index of the refused one.
+    pub fn post_send(&self, requests: &mut [ibv_send_wr]) -> Result<(), (c_int, usize)> {
+        let first = link(requests, |wr, next| wr.next = next);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP and the list are live.
+        let errno = unsafe { self.machine.ops.post_send.unwrap()(self.qp, first, &mut bad) };
+        outcome(errno, first, bad)
+    }
+
+    /// The same for receives.
+    pub fn post_recv(&self, requests: &mut [ibv_recv_wr]) -> Result<(), (c_int, usize)> {
+        let first = link(requests, |wr, next| wr.next = next);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP and the list are live.
+        let errno = unsafe { self.machine.ops.post_recv.unwrap()(self.qp, first, &mut bad) };
+        outcome(errno, first, bad)
+    }
+
+    /// The RNIC reads all sends that were published since the last call.
+    pub fn take_sends(&self) -> Vec<Sent> {
+        use zerocopy::FromBytes;
+        let (ring, _) = self.machine.kernel(|kernel| kernel.qps[&self.handle()]);
+        let (mut consumer, other) = self.taken.get();
+        let producer = self.machine.memory.load_acquire(ring.sq_offset as usize);
+        let mut sent = Vec::new();
+        while consumer != producer {
+            let mut entry = vec![0; 1 << ring.sq_stride_shift];
+            let at = (1 + u64::from(consumer % ring.sq_entries)) << ring.sq_stride_shift;
+            self.machine.memory.read((ring.sq_offset + at) as usize, &mut entry);
+            let (header, rest) = SendHeader::read_from_prefix(&entry).unwrap();
+            sent.push(Sent { header, rest: rest.to_vec() });
+            consumer = consumer.wrapping_add(1);
+        }
+        self.taken.set((consumer, other));
+        sent
+    }
+
+    /// The RNIC reads all receives that were published since the last call: wr_id and entries.
+    pub fn take_recvs(&self) -> Vec<(u64, Vec<Sge>)> {
+        use zerocopy::FromBytes;
+        let (ring, _) = self.machine.kernel(|kernel| kernel.qps[&self.handle()]);
+        let (other, mut consumer) = self.taken.get();
+        let producer = self.machine.memory.load_acquire(ring.rq_offset as usize);
+        let mut taken = Vec::new();
+        while consumer != producer {
+            let mut entry = vec![0; 1 << ring.rq_stride_shift];
+            let at = (1 + u64::from(consumer % ring.rq_entries)) << ring.rq_stride_shift;
+            self.machine.memory.read((ring.rq_offset + at) as usize, &mut entry);
+            let (header, rest) = RecvHeader::read_from_prefix(&entry).unwrap();
+            let sges = rest.chunks(Sge::SIZE).take(header.num_sge as usize);
+            taken.push((header.wr_id, sges.map(|bytes| Sge::read_from_bytes(bytes).unwrap()).collect()));
+            consumer = consumer.wrapping_add(1);
+        }
+        self.taken.set((other, consumer));
+        taken
+    }
+
+    /// The RNIC starts over, as it does when a QP is reset.
+    pub fn reset_rnic(&self) {
+        self.taken.set((0, 0));
+    }
+
+    /// A completion of the send queue, which frees the entries below `consumer`.
+    pub fn send_cqe(&self, consumer: u32) -> Cqe {
+        // SAFETY: the QP is live.
+        let qpn = unsafe { (*self.qp).qp_num };
+        Cqe { qpn, cookie: self.cookie(), consumer, ..Cqe::ZERO }
+    }
+
+    /// A completion of the receive queue.
+    pub fn recv_cqe(&self, consumer: u32) -> Cqe {
+        Cqe { flags: CQE_RECV, ..self.send_cqe(consumer) }
+    }
+
+    /// Whether the doorbell was marked since the last call.
+    pub fn marked(&self) -> bool {
+        let (reply, _) = self.machine.kernel(|kernel| kernel.qps[&self.handle()]);
+        let page = (DOORBELLS + u64::from(reply.db_slot) * PAGE) as usize;
+        let places = [page + usize::from(reply.db_index) / 64, page + 64 + usize::from(reply.db_index)];
+        let found = places.map(|at| {
+            let mut byte = [0];
+            self.machine.memory.read(at, &mut byte);
+            self.machine.memory.store_release_u8(at, 0);
+            byte[0] != 0
+        });
+        assert_eq!(found[0], found[1], "a mark is half of one");
+        found[0]
+    }
+
+    pub fn db_slot(&self) -> u16 {
+        self.machine.kernel(|kernel| kernel.qps[&self.handle()].0.db_slot)
+    }
+
+    pub fn destroy(self) {
+        // SAFETY: the QP is used no more.
+        assert_eq!(unsafe { self.machine.ops.destroy_qp.unwrap()(self.qp) }, 0);
+    }
+}
+
+/// Links requests to a list and returns the first.
+fn link<T>(requests: &mut [T], set_next: impl Fn(&mut T, *mut T)) -> *mut T {
+    let first = requests.as_mut_ptr();
+    for index in 0..requests.len() {
+        let last = index + 1 == requests.len();
+        let next = if last { ptr::null_mut() } else { first.wrapping_add(index + 1) };
+        // SAFETY: the index is within the slice.
+        set_next(unsafe { &mut *first.add(index) }, next);
+    }
+    first
+}
+
+fn outcome<T>(errno: c_int, first: *mut T, bad: *mut T) -> Result<(), (c_int, usize)> {
+    match errno {
+        0 => Ok(()),
+        // SAFETY: the refused request is one of the slice.
+        errno => Err((errno, usize::try_from(unsafe { bad.offset_from(first) }).unwrap())),
+    }
+}
+
+/// A send request of one entry or none.
+pub fn send(opcode: c_int, wr_id: u64, sges: &mut [ibv_sge]) -> ibv_send_wr {
+    ibv_send_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        sg_list: sges.as_mut_ptr(),
+        num_sge: sges.len() as c_int,
+        opcode,
+        send_flags: IBV_SEND_SIGNALED,
+        imm_data: 0,
+        wr: send_wr_operation { atomic: atomic_wr { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 } },
+        rest: [0; 7],
+    }
+}
+
+pub fn recv(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
+    let num_sge = sges.len() as c_int;
+    ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: sges.as_mut_ptr(), num_sge }
+}
+
+pub fn cap(wrs: u32, sges: u32, inline: u32) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: wrs,
+        max_recv_wr: wrs,
+        max_send_sge: sges,
+        max_recv_sge: sges,
+        max_inline_data: inline,
+    }
+}
