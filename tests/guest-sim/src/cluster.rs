@@ -55,13 +55,14 @@ impl Default for Layout {
                 vnics.push(VnicSpec { name, vpc, host, address: Ipv4Addr::new(192, 168, 0, n) });
             }
         }
-        let allow = |vpc: &str| {
-            format!(
-                "[[rule]]\nvpc = \"{vpc}\"\nsource = \"192.168.0.0/24\"\ndestination = \"192.168.0.0/24\"\naction = \"allow\"\n"
-            )
-        };
         Layout { vnics, rules: allow("blue") + &allow("red"), link_mtu: 9000, masqd_args: Vec::new() }
     }
+}
+
+/// The rule by which all members of a tenant may talk to one another.
+pub fn allow(vpc: &str) -> String {
+    let any = "192.168.0.0/24";
+    format!("[[rule]]\nvpc = \"{vpc}\"\nsource = \"{any}\"\ndestination = \"{any}\"\naction = \"allow\"\n\n")
 }
 
 /// A running cluster.
@@ -140,18 +141,30 @@ impl Cluster {
         fs::read_to_string(self.log_path(host)).unwrap_or_default()
     }
 
-    /// The last `lines` lines of both logs, for a failure's report.
-    pub fn log_tails(&self, lines: usize) -> String {
-        let mut text = String::new();
-        for host in [1, 2] {
+    /// A line of a host's log from byte `from` on that holds all of `words`.
+    ///
+    /// # Panics
+    /// When none appears within five seconds.
+    #[track_caller]
+    pub fn expect_log(&self, host: u8, from: usize, words: &[&str]) -> String {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
             let log = self.log(host);
-            let all: Vec<&str> = log.lines().collect();
-            text += &format!("masqd on host {host}, last lines:\n");
-            for line in &all[all.len().saturating_sub(lines)..] {
-                text += &format!("    {line}\n");
+            let news = log.get(from..).unwrap_or_default();
+            if let Some(line) = news.lines().find(|l| words.iter().all(|w| l.contains(w))) {
+                return line.to_owned();
             }
+            assert!(
+                Instant::now() < deadline,
+                "masqd on host {host} logs no line with all of {words:?}, but:\n{news}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
         }
-        text
+    }
+
+    /// Where both logs are, for a failure's report.
+    pub fn tails(&self) -> LogTails {
+        LogTails([self.log_path(1), self.log_path(2)])
     }
 
     /// Runs masqctl against a host's masqd; its standard output.
@@ -300,6 +313,25 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+}
+
+/// The logs of both hosts.
+pub struct LogTails([PathBuf; 2]);
+
+impl LogTails {
+    /// The last lines of each.
+    pub fn read(&self, lines: usize) -> String {
+        let mut text = String::new();
+        for (path, host) in self.0.iter().zip(1..) {
+            let log = fs::read_to_string(path).unwrap_or_default();
+            let all: Vec<&str> = log.lines().collect();
+            text += &format!("masqd on host {host}, last lines:\n");
+            for line in &all[all.len().saturating_sub(lines)..] {
+                text += &format!("    {line}\n");
+            }
+        }
+        text
     }
 }
 

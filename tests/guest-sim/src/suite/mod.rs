@@ -8,6 +8,8 @@ pub use pair::{Conn, Pair, Placement, Setup, Side};
 pub use runner::Runner;
 pub use world::World;
 
+pub use crate::cluster::allow;
+
 use std::path::PathBuf;
 
 use vrdma_abi::ring::{self, Cqe};

@@ -42,6 +42,11 @@ impl World {
         Ok(guest)
     }
 
+    /// The host of a vNIC.
+    pub fn host(&self, vnic: &str) -> u8 {
+        self.cluster.spec(vnic).host
+    }
+
     /// The virtual address of a vNIC.
     pub fn address(&self, vnic: &str) -> IpAddr {
         self.cluster.spec(vnic).address.into()

@@ -112,7 +112,7 @@ fn main() -> ExitCode {
                 pair.close().expect("DESTROY_CONTEXT");
             };
             let name = format!("{placement}: {}", test.name);
-            if !runner.case(&name, || world.cluster.log_tails(15), body) {
+            if !runner.case(&name, || world.cluster.tails().read(15), body) {
                 // What a failed test left behind shall not spoil the next.
                 world.stop_guests();
             }
