@@ -47,7 +47,7 @@ pub struct RcConfig {
     /// being asked; 1 or more, and well below `window_packets`.
     pub ack_every: u32,
     /// Packets that one READ request asks for at most. A longer READ becomes several requests, so that the
-    /// requester sets the pace.
+    /// requester sets the pace; at most `window_packets`.
     pub read_packets: u32,
     /// Longest message in bytes; at most 2^31.
     pub max_msg_bytes: u32,
@@ -125,12 +125,11 @@ const FLUSH_BUDGET: usize = 64;
 impl RcQp {
     /// A queue pair in RESET.
     pub fn new(config: RcConfig) -> Self {
-        let most = Psn::HALF / 2;
-        let window_packets = config.window_packets.clamp(1, most);
+        let window_packets = config.window_packets.clamp(1, Psn::HALF / 2);
         let config = RcConfig {
             window_packets,
             ack_every: config.ack_every.clamp(1, window_packets),
-            read_packets: config.read_packets.clamp(1, most),
+            read_packets: config.read_packets.clamp(1, window_packets),
             max_msg_bytes: config.max_msg_bytes.min(1 << 31),
             ..config
         };

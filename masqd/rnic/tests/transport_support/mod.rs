@@ -308,3 +308,78 @@ pub fn to_rts(setup: &Setup, end: usize) -> [QpChange; 3] {
     };
     [init, rtr, rts]
 }
+
+/// Keys of the regions that [`Pair::with_memory`] gives each end.
+pub const LOCAL: u32 = 1;
+/// See [`LOCAL`]; open to the peer.
+pub const REMOTE: u32 = 2;
+/// See [`LOCAL`]; in another protection domain.
+pub const FOREIGN: u32 = 3;
+/// See [`LOCAL`]; may only be read.
+pub const READ_ONLY: u32 = 4;
+/// Bytes of each of those regions, and the address of its first.
+pub const REGION_BYTES: usize = 1 << 17;
+pub const BASE: u64 = 0x10_0000;
+
+impl Pair {
+    /// Connected, and both ends have memory with random content.
+    pub fn with_memory(setup: &Setup) -> Self {
+        let mut pair = Self::connected(setup, 1);
+        let mut rng = Seeded::new(7);
+        for end in 0..2 {
+            let regions = &mut pair.world(end).regions;
+            *regions =
+                [LOCAL, REMOTE, FOREIGN, READ_ONLY].map(|k| Region::open(k, BASE, REGION_BYTES)).into();
+            for region in regions.iter_mut() {
+                rng.fill(&mut region.data);
+                match region.key {
+                    LOCAL => {
+                        (region.remote_read, region.remote_write, region.remote_atomic) =
+                            (false, false, false);
+                    }
+                    FOREIGN => region.foreign = true,
+                    READ_ONLY => {
+                        (region.local_write, region.remote_write, region.remote_atomic) =
+                            (false, false, false);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        pair
+    }
+
+    /// `len` bytes at `at` of a region of an end.
+    pub fn bytes(&self, end: usize, key: u32, at: usize, len: usize) -> Vec<u8> {
+        self.ends[end].world.region(key).data[at..at + len].to_vec()
+    }
+
+    /// Opcode and PSN of all that was sent to an end.
+    pub fn sent_to(&self, end: usize) -> Vec<(masq_wire::Opcode, u32)> {
+        let to_end = self.sent.iter().filter(|(to, _)| *to == end);
+        to_end
+            .map(|(_, datagram)| {
+                let bth = masq_wire::parse(datagram).expect("what is sent makes sense").repr.bth;
+                (bth.opcode, bth.psn.get())
+            })
+            .collect()
+    }
+}
+
+/// A signalled request with one scatter/gather entry at the start of LOCAL, towards the start of the peer's REMOTE.
+pub fn send(op: SendOp, wr_id: u64, len: u32) -> SendWork {
+    SendWork {
+        op,
+        wr_id,
+        signalled: true,
+        sges: vec![sge(LOCAL, BASE, len)],
+        remote_addr: BASE,
+        rkey: masq_types::Rkey(REMOTE),
+        ..SendWork::default()
+    }
+}
+
+/// A receive with one scatter/gather entry in the second half of LOCAL.
+pub fn recv(wr_id: u64, len: u32) -> RecvWork {
+    RecvWork { wr_id, sges: vec![sge(LOCAL, BASE + REGION_BYTES as u64 / 2, len)], ..RecvWork::default() }
+}

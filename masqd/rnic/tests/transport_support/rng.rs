@@ -25,8 +25,9 @@ impl Seeded {
     }
 
     pub fn fill(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            *byte = self.next() as u8;
+        for chunk in bytes.chunks_mut(8) {
+            let len = chunk.len();
+            chunk.copy_from_slice(&self.next().to_ne_bytes()[..len]);
         }
     }
 }
