@@ -57,7 +57,8 @@ static void vrdma_gid_work(struct work_struct *work)
 		slot->late = false;
 		spin_unlock(&ibd->gid_lock);
 		wake_up_all(&ibd->gid_wait);
-		if (err && err != -ENODEV && wish.present && late)
+		/* Not when it has another epoch or is gone: a new table follows. */
+		if (err && err != -EIO && err != -ENODEV && wish.present && late)
 			ibdev_warn(&ibd->ib, "the host refuses GID %pI6c: %d\n", wish.gid, err);
 	}
 }
