@@ -151,11 +151,6 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// Loads a byte.
-    pub fn load_u8(&self, offset: usize) -> Option<u8> {
-        Some(self.word::<AtomicU8>(offset)?.load(Ordering::Acquire))
-    }
-
     /// Loads a word with acquire.
     pub fn load_u32(&self, offset: usize) -> Option<u32> {
         Some(self.word::<AtomicU32>(offset)?.load(Ordering::Acquire))

@@ -7,5 +7,5 @@ mod cq;
 mod pages;
 mod work;
 
-pub use cq::{Announce, Cq, Overrun};
-pub use work::{RecvRing, RingBroken, SendRing};
+pub use cq::{Announce, Cq};
+pub use work::{RecvRing, SendRing};

@@ -105,11 +105,6 @@ impl SendRing {
         Ok(Self { ring, max_sge: max_sge.into(), max_inline_bytes: max_inline_bytes.into() })
     }
 
-    /// Whether a request waits.
-    pub fn has_work(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
-        self.ring.has_work(memory)
-    }
-
     /// Starts again at index 0.
     pub fn reset(&mut self) {
         self.ring.reset();

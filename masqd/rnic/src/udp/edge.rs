@@ -76,11 +76,6 @@ impl TxBatch {
         &mut self.bytes
     }
 
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.trains.is_empty()
-    }
-
     /// Whether it is time to send.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= Self::FULL_BYTES

@@ -1,0 +1,488 @@
+//! Commands of masqd.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use masq_driver::{
+    Command, Connection, CtxHandle, DriverError, Gpa, MemoryRegion, QpChange, QpFault, QpHandle, QpInit,
+    QpState, QpStatus, QpType, QueueRole, Reply, Virtqueue, VnicId, VnicObjects,
+};
+use masq_types::{Lkey, Rkey, Vni};
+
+use super::{Engine, Token};
+use crate::limits;
+use crate::local::Initiator;
+use crate::memory::GuestMemory;
+use crate::qp::{Held, LocalPath, Path, Qp, QpIo, QpKey};
+use crate::ring::{RecvRing, SendRing};
+use crate::transport::{RcConfig, RcQp, Time};
+use crate::virtqueue::EventQueue;
+use crate::vnic::{Context, Queue, Vnic};
+
+impl Engine {
+    /// Carries out one command at `now`. It has taken effect when this returns.
+    pub fn execute(&mut self, now: Time, command: Command) -> Result<Reply, DriverError> {
+        self.world.now = now;
+        let done = |()| Reply::Done;
+        let reply = match command {
+            Command::AttachVnic { vnic, vni, addresses } => self.attach_vnic(vnic, vni, &addresses).map(done),
+            Command::DetachVnic { vnic } => self.detach_vnic(vnic).map(done),
+            Command::SetMemory { vnic, regions } => self.set_memory(vnic, regions).map(done),
+            Command::SetStatusPage { vnic, page } => self.set_status_page(vnic, page).map(done),
+            Command::AttachQueue { vnic, queue } => self.attach_queue(vnic, queue).map(done),
+            Command::ReplaceCall { vnic, index, call } => self.replace_call(vnic, index, call).map(done),
+            Command::ReplaceKick { vnic, index, kick } => self.replace_kick(vnic, index, kick).map(done),
+            Command::DetachQueue { vnic, index } => {
+                self.detach_queue(vnic, index).map(|base| Reply::QueueBase { base })
+            }
+            Command::CreateContext { vnic, ctx, doorbells } => {
+                self.create_context(vnic, ctx, &doorbells).map(done)
+            }
+            Command::DestroyContext { vnic, ctx } => self.destroy_context(vnic, ctx).map(done),
+            Command::CreateMr { vnic, mr } => {
+                let vnic = self.world.vnic_mut(vnic)?;
+                let key = vnic.keys.create(mr, &vnic.memory, &mut self.random)?;
+                Ok(Reply::MrCreated { lkey: Lkey(key), rkey: Rkey(key) })
+            }
+            Command::DestroyMr { vnic, mr } => {
+                self.world.vnic_mut(vnic)?.keys.destroy(mr);
+                Ok(Reply::Done)
+            }
+            Command::CreateCq { vnic, cq } => {
+                let vnic = self.world.vnic_mut(vnic)?;
+                vnic.cqs.create(cq, &vnic.memory).map(done)
+            }
+            Command::DestroyCq { vnic, cq } => self.world.vnic_mut(vnic)?.cqs.destroy(cq).map(done),
+            Command::CreateQp { vnic, qp } => {
+                self.create_qp(vnic, qp).map(|(slot, index)| Reply::QpCreated { slot, index })
+            }
+            Command::ModifyQp { vnic, qp, change } => self.modify_qp(vnic, qp, &change).map(done),
+            Command::QueryQp { vnic, qp } => self.query_qp(vnic, qp).map(Reply::Qp),
+            Command::DestroyQp { vnic, qp } => self.destroy_qp(vnic, qp).map(done),
+            Command::RevokeQp { vnic, qp } => self.revoke_qp(vnic, qp).map(done),
+            Command::List => Ok(Reply::Objects(self.list())),
+            Command::Counters => Ok(Reply::Counters(self.counters())),
+        };
+        self.world.settle_cqs(self.config.epoch);
+        reply
+    }
+
+    fn attach_vnic(&mut self, id: VnicId, vni: Vni, addresses: &[IpAddr]) -> Result<(), DriverError> {
+        if self.world.vnic_ids.contains_key(&id) {
+            return Err(DriverError::Exists(format!("vNIC {}", id.0)));
+        }
+        if addresses.is_empty() {
+            return Err(DriverError::Invalid("a vNIC needs an underlay address".into()));
+        }
+        let mut attached = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            match self.attach_address(*address) {
+                Ok(local) => attached.push((*address, local)),
+                Err(error) => {
+                    attached.iter().for_each(|(_, local)| self.detach_address(*local));
+                    return Err(error);
+                }
+            }
+        }
+        let key = self.world.vnics.insert(Vnic::new(id, vni, attached));
+        self.world.vnic_ids.insert(id, key);
+        Ok(())
+    }
+
+    fn attach_address(&mut self, address: IpAddr) -> Result<crate::udp::LocalId, DriverError> {
+        let known = self.edge.find(address).is_some();
+        let id = self.edge.attach(address)?;
+        if !known {
+            if let Some(fd) = self.edge.receiving(id) {
+                self.poller.add(fd, Token::Receive(id)).map_err(|source| DriverError::Os {
+                    what: format!("cannot wait for {address}"),
+                    source,
+                })?;
+            }
+        }
+        Ok(id)
+    }
+
+    fn detach_address(&mut self, id: crate::udp::LocalId) {
+        // Closing a socket that nobody else holds takes it out of the poller.
+        self.edge.detach(id);
+    }
+
+    fn detach_vnic(&mut self, id: VnicId) -> Result<(), DriverError> {
+        let key = self.world.vnic_key(id)?;
+        let qps: Vec<QpHandle> =
+            self.world.vnics.get(key).map_or(Vec::new(), |v| v.qps.keys().copied().collect());
+        for qp in qps {
+            self.destroy_qp(id, qp)?;
+        }
+        self.world.vnic_ids.remove(&id);
+        self.world.schedule.ready.retain(|k| *k != key);
+        let Some(vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
+        for kick in vnic.queues.values().filter_map(|q| q.kick.as_ref()) {
+            self.poller.remove(kick.as_fd());
+        }
+        for (_, local) in &vnic.addresses {
+            self.detach_address(*local);
+        }
+        Ok(())
+    }
+
+    fn set_memory(&mut self, id: VnicId, regions: Vec<MemoryRegion>) -> Result<(), DriverError> {
+        let asleep = self.asleep;
+        let vnic = self.world.vnic_mut(id)?;
+        vnic.memory = GuestMemory::map(regions)?;
+        vnic.set_need_kick(asleep);
+        Ok(())
+    }
+
+    fn set_status_page(&mut self, id: VnicId, page: Option<Gpa>) -> Result<(), DriverError> {
+        let asleep = self.asleep;
+        let vnic = self.world.vnic_mut(id)?;
+        if let Some(page) = page {
+            vnic.memory.check_pages(&[page.0])?;
+        }
+        vnic.status_page = page;
+        vnic.set_need_kick(asleep);
+        Ok(())
+    }
+
+    fn attach_queue(&mut self, id: VnicId, mut queue: Virtqueue) -> Result<(), DriverError> {
+        let key = self.world.vnic_key(id)?;
+        let vnic = self.world.vnic_mut(id)?;
+        let index = queue.index;
+        if vnic.queues.contains_key(&index) {
+            return Err(DriverError::Exists(format!("virtqueue {index}")));
+        }
+        let no_such = |what: &str, n: u16| DriverError::Invalid(format!("there is no {what} {n}"));
+        let vector = match queue.role {
+            QueueRole::Doorbell { slot } if slot < limits::SLOTS => None,
+            QueueRole::Doorbell { slot } => return Err(no_such("doorbell slot", slot)),
+            QueueRole::Completion { vector } => {
+                let place = vnic.comp_queues.0.get_mut(usize::from(vector));
+                let place = place.ok_or_else(|| no_such("completion vector", vector))?;
+                if place.is_some() {
+                    return Err(DriverError::Exists(format!("a queue of completion vector {vector}")));
+                }
+                let call = queue.call.take();
+                *place = Some(EventQueue::new(&queue, call, &vnic.memory)?);
+                Some(vector)
+            }
+        };
+        vnic.queues.insert(index, Queue { vector, base: queue.base, kick: None });
+        if let Err(error) = self.replace_kick(id, index, queue.kick) {
+            self.detach_queue(id, index)?;
+            return Err(error);
+        }
+        let epoch = self.config.epoch;
+        if let Some(vnic) = self.world.vnics.get_mut(key) {
+            // Events may have been waiting for the queue.
+            vnic.cqs.deliver(&vnic.memory, &mut vnic.comp_queues, epoch);
+        }
+        Ok(())
+    }
+
+    fn queue_mut(&mut self, id: VnicId, index: u16) -> Result<&mut Queue, DriverError> {
+        let unknown = || DriverError::UnknownObject(format!("virtqueue {index}"));
+        self.world.vnic_mut(id)?.queues.get_mut(&index).ok_or_else(unknown)
+    }
+
+    fn replace_kick(&mut self, id: VnicId, index: u16, kick: Option<OwnedFd>) -> Result<(), DriverError> {
+        let key = self.world.vnic_key(id)?;
+        let old = self.queue_mut(id, index)?.kick.take();
+        if let Some(old) = old {
+            self.poller.remove(old.as_fd());
+        }
+        if let Some(kick) = &kick {
+            self.poller.add(kick.as_fd(), Token::Kick(key, index)).map_err(|source| DriverError::Os {
+                what: format!("cannot wait for kicks of virtqueue {index}"),
+                source,
+            })?;
+        }
+        self.queue_mut(id, index)?.kick = kick;
+        Ok(())
+    }
+
+    fn replace_call(&mut self, id: VnicId, index: u16, call: Option<OwnedFd>) -> Result<(), DriverError> {
+        let vector = self.queue_mut(id, index)?.vector;
+        let vnic = self.world.vnic_mut(id)?;
+        let place = vector.and_then(|v| vnic.comp_queues.0.get_mut(usize::from(v)));
+        if let Some(Some(queue)) = place {
+            queue.set_call(call);
+            queue.notify(&vnic.memory);
+        }
+        Ok(())
+    }
+
+    fn detach_queue(&mut self, id: VnicId, index: u16) -> Result<u16, DriverError> {
+        self.queue_mut(id, index)?;
+        self.replace_kick(id, index, None)?;
+        let vnic = self.world.vnic_mut(id)?;
+        let Some(queue) = vnic.queues.remove(&index) else { return Ok(0) };
+        let place = queue.vector.and_then(|v| vnic.comp_queues.0.get_mut(usize::from(v)));
+        Ok(place.and_then(Option::take).map_or(queue.base, |q| q.base()))
+    }
+
+    fn create_context(&mut self, id: VnicId, ctx: CtxHandle, doorbells: &[Gpa]) -> Result<(), DriverError> {
+        let vnic = self.world.vnic_mut(id)?;
+        if vnic.contexts.contains_key(&ctx) {
+            return Err(DriverError::Exists(format!("context {}", ctx.0)));
+        }
+        if vnic.contexts.len() >= limits::MAX_CONTEXTS as usize {
+            return Err(DriverError::Exhausted("contexts".into()));
+        }
+        let context = Context::new(doorbells, &vnic.memory)?;
+        vnic.contexts.insert(ctx, context);
+        Ok(())
+    }
+
+    fn destroy_context(&mut self, id: VnicId, ctx: CtxHandle) -> Result<(), DriverError> {
+        let vnic = self.world.vnic_mut(id)?;
+        if vnic.contexts.get(&ctx).is_some_and(Context::is_in_use) {
+            return Err(DriverError::Busy(format!("context {}", ctx.0)));
+        }
+        vnic.contexts.remove(&ctx);
+        Ok(())
+    }
+
+    fn create_qp(&mut self, id: VnicId, init: QpInit) -> Result<(u16, u16), DriverError> {
+        let vnic_key = self.world.vnic_key(id)?;
+        let transport = self.config.transport.clone();
+        let qps = &mut self.world.qps;
+        let Some(vnic) = self.world.vnics.get_mut(vnic_key) else {
+            return Err(DriverError::UnknownObject(format!("vNIC {}", id.0)));
+        };
+        let handle = init.qp;
+        let what = format!("queue pair {}", handle.0);
+        if vnic.qps.contains_key(&handle) {
+            return Err(DriverError::Exists(what));
+        }
+        if init.qp_type != QpType::Rc {
+            return Err(DriverError::Unsupported(format!("the transport {:?}", init.qp_type)));
+        }
+        if vnic.qps.len() >= limits::MAX_QPS as usize {
+            return Err(DriverError::Exhausted("queue pairs".into()));
+        }
+        let context = vnic.contexts.get_mut(&init.ctx);
+        let context = context.ok_or_else(|| DriverError::UnknownObject(format!("context {}", init.ctx.0)))?;
+        let sq = SendRing::new(&format!("{what}, send queue"), init.sq, init.max_inline_bytes, &vnic.memory)?;
+        let rq = RecvRing::new(&format!("{what}, receive queue"), init.rq, &vnic.memory)?;
+        let send_cq = vnic.cqs.acquire(init.send_cq)?;
+        let recv_cq = vnic.cqs.acquire(init.recv_cq).inspect_err(|_| vnic.cqs.release(send_cq))?;
+
+        let config =
+            RcConfig { signal_all: init.signal_all, max_msg_bytes: limits::MAX_MSG_BYTES, ..transport };
+        let io = QpIo {
+            vnic: vnic_key,
+            handle,
+            pd: init.pd,
+            qpn: init.qpn,
+            wire_qpn: init.wire_qpn,
+            cookie: init.cookie,
+            signal_all: init.signal_all,
+            send_cq,
+            recv_cq,
+            sq,
+            rq,
+            held_send: Held::default(),
+            held_recv: Held::default(),
+            broken: false,
+            completions: 0,
+            drained_early: false,
+        };
+        let mut doorbell = None;
+        let key = qps.insert(|key| {
+            doorbell = context.assign(key);
+            Qp {
+                rc: RcQp::new(config),
+                io,
+                path: Path::None,
+                initiator: Initiator::default(),
+                ctx: init.ctx,
+                doorbell: doorbell.unwrap_or_default(),
+                scheduled: false,
+                timer: None,
+                flush_pause: Duration::ZERO,
+            }
+        });
+        let Some(doorbell) = doorbell else {
+            qps.remove(key);
+            vnic.cqs.release(send_cq);
+            vnic.cqs.release(recv_cq);
+            return Err(DriverError::Exhausted("doorbells of the context".into()));
+        };
+        vnic.qps.insert(handle, key);
+        Ok(doorbell)
+    }
+
+    fn modify_qp(&mut self, id: VnicId, handle: QpHandle, change: &QpChange) -> Result<(), DriverError> {
+        let key = self.world.qp_key(id, handle)?;
+        let now = self.world.now;
+        let path = match &change.connection {
+            Some(connection) => Some(self.open_path(key, connection)?),
+            None => None,
+        };
+        let modified = self.world.with_env(key, |rc, env| rc.modify(now, env, change));
+        if let Err(error) = modified.unwrap_or(Ok(())) {
+            if let Some(Path::Remote { route, .. }) = path {
+                self.edge.close_route(&route);
+            }
+            return Err(error);
+        }
+        if let Some(path) = path {
+            self.connect(key, path);
+        }
+        match change.to {
+            Some(QpState::Reset) => self.reset_qp(key),
+            Some(QpState::Rts) => {
+                if let Some(qp) = self.world.qps.get_mut(key).filter(|q| !q.io.held_send.present) {
+                    qp.initiator.start(qp.rc.attributes());
+                }
+            }
+            _ => {}
+        }
+        // There may be work that was posted before, or something to flush.
+        self.world.work_posted(key);
+        Ok(())
+    }
+
+    /// Prepares the way to a peer; nothing else sees it yet.
+    fn open_path(&mut self, key: QpKey, connection: &Connection) -> Result<Path, DriverError> {
+        let (Some(vnic), Some(wire_qpn)) = (
+            self.world.qps.get(key).and_then(|q| self.world.vnics.get(q.io.vnic)),
+            self.world.qps.get(key).map(|q| q.io.wire_qpn),
+        ) else {
+            return Err(DriverError::UnknownObject("queue pair".into()));
+        };
+        let own = vnic.addresses.iter().find(|(address, _)| *address == connection.local);
+        let Some((_, local)) = own.copied() else {
+            return Err(DriverError::Invalid(format!("{} is no address of the vNIC", connection.local)));
+        };
+        if self.world.wire.get(&(local, wire_qpn)).is_some_and(|other| *other != key) {
+            let what =
+                format!("a connected queue pair with the wire number {wire_qpn} at {}", connection.local);
+            return Err(DriverError::Exists(what));
+        }
+        match self.edge.find(connection.remote) {
+            Some(remote) => {
+                let incarnation = self.next_incarnation;
+                self.next_incarnation += 1;
+                let remote_qpn = connection.remote_qpn;
+                Ok(Path::Local(LocalPath { local, remote, remote_qpn, incarnation, established: false }))
+            }
+            None => Ok(Path::Remote { local, route: self.edge.open_route(local, connection)? }),
+        }
+    }
+
+    /// Puts a connection in place of the old one.
+    fn connect(&mut self, key: QpKey, path: Path) {
+        self.disconnect(key);
+        let Some(qp) = self.world.qps.get_mut(key) else { return };
+        let wire_qpn = qp.io.wire_qpn;
+        if let Some(local) = path.local() {
+            self.world.wire.insert((local, wire_qpn), key);
+        }
+        let peer = match &path {
+            Path::Local(p) => self.world.wire.get(&(p.remote, p.remote_qpn)).copied(),
+            _ => None,
+        };
+        qp.path = path;
+        // A local peer may have been trying in vain.
+        if let Some(peer) = peer {
+            if let Some(qp) = self.world.qps.get_mut(peer) {
+                qp.initiator.nudge();
+            }
+            self.world.schedule(peer);
+        }
+    }
+
+    fn disconnect(&mut self, key: QpKey) {
+        let Some(qp) = self.world.qps.get_mut(key) else { return };
+        let path = std::mem::take(&mut qp.path);
+        if let Some(local) = path.local() {
+            self.world.wire.remove(&(local, qp.io.wire_qpn));
+        }
+        if let Path::Remote { route, .. } = path {
+            self.edge.close_route(&route);
+        }
+    }
+
+    fn reset_qp(&mut self, key: QpKey) {
+        self.disconnect(key);
+        let Some(qp) = self.world.qps.get_mut(key) else { return };
+        qp.io.sq.reset();
+        qp.io.rq.reset();
+        qp.io.held_send.present = false;
+        qp.io.held_recv.present = false;
+        qp.io.drained_early = false;
+        qp.initiator = Initiator::default();
+    }
+
+    fn query_qp(&self, id: VnicId, handle: QpHandle) -> Result<QpStatus, DriverError> {
+        let key = self.world.qp_key(id, handle)?;
+        let unknown = || DriverError::UnknownObject(format!("queue pair {}", handle.0));
+        let qp = self.world.qps.get(key).ok_or_else(unknown)?;
+        let mut status = qp.rc.status();
+        status.sq_draining |= status.state == QpState::Sqd && qp.io.held_send.present;
+        Ok(status)
+    }
+
+    fn destroy_qp(&mut self, id: VnicId, handle: QpHandle) -> Result<(), DriverError> {
+        let vnic_key = self.world.vnic_key(id)?;
+        let Some(key) = self.world.vnic_mut(id)?.qps.remove(&handle) else { return Ok(()) };
+        self.disconnect(key);
+        let Some(qp) = self.world.qps.remove(key) else { return Ok(()) };
+        self.world.counters += *qp.rc.counters();
+        self.world.schedule.parked.retain(|k| *k != key);
+        if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
+            vnic.cqs.release(qp.io.send_cq);
+            vnic.cqs.release(qp.io.recv_cq);
+            if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {
+                context.unassign(qp.doorbell.0, qp.doorbell.1);
+            }
+        }
+        Ok(())
+    }
+
+    fn revoke_qp(&mut self, id: VnicId, handle: QpHandle) -> Result<(), DriverError> {
+        let key = self.world.qp_key(id, handle)?;
+        let now = self.world.now;
+        self.world.with_env(key, |rc, env| {
+            rc.fail(now, env, Some(QpFault::Fatal), "its connection has been revoked");
+        });
+        self.world.schedule(key);
+        Ok(())
+    }
+
+    fn list(&self) -> Vec<VnicObjects> {
+        let objects = |vnic: &Vnic| VnicObjects {
+            vnic: vnic.id,
+            contexts: vnic.contexts.keys().copied().collect(),
+            mrs: vnic.keys.handles(),
+            cqs: vnic.cqs.handles(),
+            qps: vnic
+                .qps
+                .iter()
+                .filter_map(|(h, k)| self.world.qps.get(*k).map(|q| (*h, q.io.wire_qpn, q.rc.state())))
+                .collect(),
+        };
+        self.world.vnics.iter().map(|(_, vnic)| objects(vnic)).collect()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sum = self.world.counters;
+        for (_, qp) in self.world.qps.iter() {
+            sum += *qp.rc.counters();
+        }
+        let inbound = self.inbound.counters;
+        let mut named: Vec<_> = sum.named().collect();
+        named.extend([
+            ("rx_icrc_errors", inbound.rx_icrc_errors),
+            ("rx_icrc_explained", inbound.rx_icrc_explained),
+            ("rx_malformed", inbound.rx_malformed),
+            ("rx_no_qp", inbound.rx_no_qp),
+            ("rx_wrong_peer", inbound.rx_wrong_peer),
+        ]);
+        named
+    }
+}

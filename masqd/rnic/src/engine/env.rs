@@ -1,0 +1,194 @@
+//! The world of one queue pair, as the transport sees it: guest rings, keys and memory.
+
+use masq_driver::{Event, EventSink, VnicId};
+use masq_types::Rkey;
+use vrdma_abi::ring::{CQE_RECV, CQE_SOLICITED, CQE_WITH_IMM, Cqe};
+
+use crate::cqs::CqTable;
+use crate::memory::GuestMemory;
+use crate::mr::{KeyTable, Need, SgeSpans};
+use crate::qp::QpIo;
+use crate::transport::{
+    AtomicOp, Completion, Env, LocalAccess, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
+    SendWork, Sge, Status, Time, WorkQueue,
+};
+
+/// Implements [`Env`] over a guest.
+pub struct QpEnv<'a> {
+    pub(super) now: Time,
+    pub(super) vnic: VnicId,
+    pub(super) memory: &'a GuestMemory,
+    pub(super) keys: &'a KeyTable,
+    pub(super) cqs: &'a mut CqTable,
+    pub(crate) io: &'a mut QpIo,
+    pub(super) sink: &'a dyn EventSink,
+}
+
+impl Env for QpEnv<'_> {
+    fn next_send(&mut self, work: &mut SendWork) -> bool {
+        if self.io.held_send.take_into(work) {
+            return true;
+        }
+        self.io.sq.take(self.memory, work).unwrap_or_else(|_| {
+            self.io.broken = true;
+            false
+        })
+    }
+
+    fn next_recv(&mut self, work: &mut RecvWork) -> bool {
+        if self.io.held_recv.take_into(work) {
+            return true;
+        }
+        self.io.rq.take(self.memory, work).unwrap_or_else(|_| {
+            self.io.broken = true;
+            false
+        })
+    }
+
+    fn complete(&mut self, completion: &Completion) {
+        let (cq, recv_flag) = match completion.queue {
+            WorkQueue::Send => (self.io.send_cq, 0),
+            WorkQueue::Recv => (self.io.recv_cq, CQE_RECV),
+        };
+        // A failed completion counts as solicited (IBTA Vol 1 §11.4.2.2).
+        let solicited = completion.solicited || completion.status != Status::Success;
+        let imm_flag = if completion.imm.is_some() { CQE_WITH_IMM } else { 0 };
+        let cqe = Cqe {
+            wr_id: completion.wr_id,
+            qpn: self.io.qpn.get(),
+            cookie: self.io.cookie,
+            byte_len: completion.byte_len,
+            imm_or_inv: completion.imm.map_or(0, |imm| u32::from_ne_bytes(imm.0)),
+            consumer: completion.next_index,
+            vendor_err: completion.cause as u32,
+            timestamp_ns: self.now.as_nanos(),
+            status: completion.status.to_abi(),
+            opcode: completion.opcode.to_abi(),
+            flags: recv_flag | imm_flag | if solicited { CQE_SOLICITED } else { 0 },
+            ..Cqe::ZERO
+        };
+        self.io.completions += 1;
+        self.cqs.push(cq, self.memory, cqe);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        let (vnic, qp) = (self.vnic, self.io.handle);
+        self.sink.event(match event {
+            QpEvent::Fault { fault, reason } => Event::QpFault { vnic, qp, fault, reason: reason.into() },
+            QpEvent::CommEstablished => Event::CommEstablished { vnic, qp },
+            QpEvent::SqDrained if self.io.held_send.present => {
+                // A send to a local peer is still on its way: its end brings the event.
+                self.io.drained_early = true;
+                return;
+            }
+            QpEvent::SqDrained => Event::SqDrained { vnic, qp },
+        });
+    }
+
+    fn check_local(&mut self, sges: &[Sge], access: LocalAccess) -> Result<(), MemoryFault> {
+        for sge in sges.iter().filter(|s| s.length > 0) {
+            self.keys.resolve(self.io.pd, sge.lkey.0, sge.addr, sge.length.into(), local_need(access))?;
+        }
+        Ok(())
+    }
+
+    fn gather(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), MemoryFault> {
+        let need = Need::LocalRead;
+        let spans = SgeSpans::new(self.keys, self.memory, self.io.pd, need, sges, offset, len as u64);
+        append(spans, len, out)
+    }
+
+    fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        let need = Need::LocalWrite;
+        let len = data.len() as u64;
+        // Everything is checked before anything changes.
+        SgeSpans::new(self.keys, self.memory, self.io.pd, need, sges, offset, len)
+            .try_for_each(|s| s.map(drop))?;
+        let mut rest = data;
+        for span in SgeSpans::new(self.keys, self.memory, self.io.pd, need, sges, offset, len) {
+            let written = span?.write_tail_last(rest);
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        if rest.is_empty() { Ok(()) } else { Err(MemoryFault::OutOfRange) }
+    }
+
+    fn check_remote(&mut self, target: RemoteRange, access: RemoteAccess) -> Result<(), MemoryFault> {
+        self.keys
+            .resolve(self.io.pd, target.rkey.0, target.va, target.len.into(), remote_need(access))
+            .map(|_| ())
+    }
+
+    fn read_remote(&mut self, source: RemoteRange, out: &mut Vec<u8>) -> Result<(), MemoryFault> {
+        let RemoteRange { rkey, va, len } = source;
+        let (mr, offset) = self.keys.resolve(self.io.pd, rkey.0, va, len.into(), Need::RemoteRead)?;
+        append(mr.spans(self.memory, offset, len.into()), len as usize, out)
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        let len = data.len() as u64;
+        let (mr, offset) = self.keys.resolve(self.io.pd, rkey.0, va, len, Need::RemoteWrite)?;
+        mr.spans(self.memory, offset, len).try_for_each(|s| s.map(drop))?;
+        let mut rest = data;
+        for span in mr.spans(self.memory, offset, len) {
+            let written = span?.write_tail_last(rest);
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        const BYTES: u64 = 8;
+        let (mr, offset) = self.keys.resolve(self.io.pd, rkey.0, va, BYTES, Need::RemoteAtomic)?;
+        // An aligned word lies in one page, and pages in one region.
+        let word = mr.spans(self.memory, offset, BYTES).next().ok_or(MemoryFault::Unavailable)??;
+        let before = match op {
+            AtomicOp::CmpSwap { compare, swap } => word.compare_swap_u64(0, compare, swap),
+            AtomicOp::FetchAdd { add } => word.fetch_add_u64(0, add),
+        };
+        before.ok_or(MemoryFault::Unavailable)
+    }
+}
+
+fn local_need(access: LocalAccess) -> Need {
+    match access {
+        LocalAccess::Read => Need::LocalRead,
+        LocalAccess::Write => Need::LocalWrite,
+    }
+}
+
+fn remote_need(access: RemoteAccess) -> Need {
+    match access {
+        RemoteAccess::Read => Need::RemoteRead,
+        RemoteAccess::Write => Need::RemoteWrite,
+        RemoteAccess::Atomic => Need::RemoteAtomic,
+    }
+}
+
+/// Appends all bytes of `spans`, which must be `len`; on failure `out` is as it was.
+fn append<'m>(
+    spans: impl Iterator<Item = Result<crate::memory::Span<'m>, MemoryFault>>,
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), MemoryFault> {
+    let before = out.len();
+    for span in spans {
+        match span {
+            Ok(span) => span.append_to(out),
+            Err(fault) => {
+                out.truncate(before);
+                return Err(fault);
+            }
+        }
+    }
+    if out.len() - before == len {
+        return Ok(());
+    }
+    out.truncate(before);
+    Err(MemoryFault::OutOfRange)
+}

@@ -1,0 +1,289 @@
+//! One engine: a thread's worth of RNIC. It owns its guests, queue pairs and sockets, and takes no lock.
+//!
+//! [`Engine::turn`] does everything that can be done without waiting, a bounded amount of it:
+//!
+//! 1. descriptors: what arrived on sockets, kicks of completion-event queues;
+//! 2. deadlines;
+//! 3. doorbells;
+//! 4. queue pairs with something to do, vNIC by vNIC, each vNIC with its share of bytes;
+//! 5. completion events, then what is to be sent.
+//!
+//! Whoever drives an engine calls `turn` while it says that it worked, then [`Engine::prepare_sleep`] and, if that
+//! agrees, [`Engine::sleep`]. Commands ([`Engine::execute`]) come between turns. The present moment is an argument.
+
+mod commands;
+mod env;
+mod poller;
+mod run;
+mod schedule;
+mod world;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use masq_driver::{DriverError, EventSink};
+use masq_wire::{Bth, parse};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use crate::config::RnicConfig;
+use crate::transport::Time;
+use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, TxBatch};
+
+pub use poller::{Poller, Token, Waker};
+pub use world::World;
+
+/// See the module's text.
+pub struct Engine {
+    config: RnicConfig,
+    world: World,
+    edge: Edge,
+    tx: TxBatch,
+    /// The sockets take no more for the moment.
+    tx_blocked: bool,
+    inbound: Inbound,
+    shim: Option<FaultShim<Arrived>>,
+    poller: Poller,
+    waker: Waker,
+    random: ChaCha20Rng,
+    next_incarnation: u64,
+    /// Guests have been told that they must kick.
+    asleep: bool,
+    tokens: Vec<Token>,
+}
+
+/// What is known of a received packet besides its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    local: LocalId,
+    source: SocketAddr,
+    /// Its place in its train.
+    index: usize,
+}
+
+/// What the way in needs beside the world.
+#[derive(Debug, Default)]
+struct Inbound {
+    flows: FlowCache,
+    counters: InboundCounters,
+}
+
+/// Packets that never reached a queue pair, and doubts about those that did.
+#[derive(Clone, Copy, Debug, Default)]
+struct InboundCounters {
+    rx_icrc_errors: u64,
+    rx_icrc_explained: u64,
+    rx_malformed: u64,
+    rx_no_qp: u64,
+    rx_wrong_peer: u64,
+}
+
+/// While sending is blocked: how soon to try again.
+const TX_RETRY: Duration = Duration::from_micros(200);
+/// Batches that are taken from one socket in a turn.
+const RECEIVES_PER_TURN: usize = 2;
+
+impl Engine {
+    /// An engine without guests.
+    pub fn new(config: RnicConfig, sink: Arc<dyn EventSink>) -> Result<Self, DriverError> {
+        let os =
+            |source| DriverError::Os { what: "cannot create the RNIC's event descriptors".into(), source };
+        let waker = Waker::new().map_err(os)?;
+        let poller = Poller::new(&waker).map_err(os)?;
+        Ok(Self {
+            world: World::new(sink),
+            edge: Edge::default(),
+            tx: TxBatch::default(),
+            tx_blocked: false,
+            inbound: Inbound::default(),
+            shim: config.faults.map(FaultShim::new),
+            poller,
+            waker,
+            random: ChaCha20Rng::from_seed(config.seed),
+            next_incarnation: 1,
+            asleep: false,
+            tokens: Vec::new(),
+            config,
+        })
+    }
+
+    /// What wakes it from [`Engine::sleep`].
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Does what can be done at `now` without waiting. Returns whether there was anything.
+    pub fn turn(&mut self, now: Time) -> bool {
+        self.world.now = now;
+        self.wake_guests();
+        if self.tx_blocked {
+            self.flush();
+        }
+        let mut worked = self.poll_descriptors(Duration::ZERO);
+        worked |= self.expire();
+        worked |= self.scan();
+        worked |= self.run_ready();
+        self.world.settle_cqs(self.config.epoch);
+        self.flush();
+        worked
+    }
+
+    /// When [`Engine::turn`] should be called although nothing wakes the engine.
+    pub fn deadline(&self) -> Option<Time> {
+        let shim = self.shim.as_ref().and_then(FaultShim::poll_timeout);
+        let tx = self.tx_blocked.then(|| self.world.now.plus(TX_RETRY));
+        [self.world.schedule.timers.next(), shim, tx].into_iter().flatten().min()
+    }
+
+    /// Asks the guests to kick, and looks once more whether they have posted anything. Returns whether the
+    /// engine may sleep.
+    ///
+    /// Memory order: `need_kick` is stored, then a full fence, then the scan. A guest stores its dirty and summary bytes,
+    /// then a full fence, then loads `need_kick`. So the guest sees `need_kick`, or this scan sees its bytes.
+    pub fn prepare_sleep(&mut self) -> bool {
+        if !std::mem::replace(&mut self.asleep, true) {
+            self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(true));
+        }
+        fence(Ordering::SeqCst);
+        !self.scan()
+    }
+
+    /// Waits for a descriptor, a [`Waker`] or `until`. After [`Engine::prepare_sleep`] only.
+    pub fn sleep(&mut self, now: Time, until: Option<Time>) {
+        let timeout = until.map(|t| t.since(now));
+        self.poller.wait(timeout, &mut self.tokens);
+    }
+
+    /// The guests need not kick while the engine runs.
+    fn wake_guests(&mut self) {
+        if std::mem::replace(&mut self.asleep, false) {
+            self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(false));
+        }
+    }
+
+    fn poll_descriptors(&mut self, timeout: Duration) -> bool {
+        let mut tokens = std::mem::take(&mut self.tokens);
+        if tokens.is_empty() {
+            self.poller.wait(Some(timeout), &mut tokens);
+        }
+        let worked = !tokens.is_empty();
+        for token in tokens.drain(..) {
+            match token {
+                Token::Wake => {}
+                Token::Receive(id) => self.receive(id),
+                Token::Kick(vnic, _) => {
+                    let epoch = self.config.epoch;
+                    if let Some(v) = self.world.vnics.get_mut(vnic) {
+                        v.cqs.deliver(&v.memory, &mut v.comp_queues, epoch);
+                    }
+                }
+            }
+        }
+        self.tokens = tokens;
+        worked
+    }
+
+    /// Takes what arrived at a local address.
+    fn receive(&mut self, id: LocalId) {
+        let Some(local_address) = self.edge.local_address(id) else { return };
+        let now = self.world.now;
+        let (world, inbound, shim) = (&mut self.world, &mut self.inbound, &mut self.shim);
+        for _ in 0..RECEIVES_PER_TURN {
+            let more = self.edge.receive(id, &mut |train| {
+                for (index, packet) in train.bytes.chunks(train.segment_bytes).enumerate() {
+                    let arrived = Arrived { local: id, source: train.source, index };
+                    let deliver = &mut |packet: &[u8], arrived: Arrived| {
+                        inbound.handle_packet(world, local_address, arrived, packet);
+                    };
+                    match shim {
+                        None => deliver(packet, arrived),
+                        Some(shim) => shim.pass(now, packet, arrived, deliver),
+                    }
+                }
+            });
+            if !more {
+                break;
+            }
+        }
+    }
+
+    /// Handles deadlines that have come.
+    fn expire(&mut self) -> bool {
+        let now = self.world.now;
+        let mut worked = false;
+        if let Some(shim) = &mut self.shim {
+            let (world, inbound, edge) = (&mut self.world, &mut self.inbound, &self.edge);
+            shim.handle_timeout(now, &mut |packet, arrived| {
+                worked = true;
+                if let Some(local_address) = edge.local_address(arrived.local) {
+                    inbound.handle_packet(world, local_address, arrived, packet);
+                }
+            });
+        }
+        while let Some((deadline, key)) = self.world.schedule.timers.pop_due(now) {
+            worked |= self.world.expire_qp(deadline, key);
+        }
+        worked
+    }
+
+    /// Looks at all doorbells.
+    fn scan(&mut self) -> bool {
+        let mut found = std::mem::take(&mut self.world.schedule.posted);
+        for (_, vnic) in self.world.vnics.iter() {
+            vnic.scan_doorbells(|key| found.push(key));
+        }
+        let worked = !found.is_empty();
+        for key in found.drain(..) {
+            self.world.work_posted(key);
+        }
+        self.world.schedule.posted = found;
+        worked
+    }
+
+    /// Sends what waits.
+    fn flush(&mut self) -> bool {
+        self.tx_blocked = !self.edge.flush(&mut self.tx);
+        if !self.tx_blocked {
+            while let Some(key) = self.world.schedule.parked.pop() {
+                self.world.schedule(key);
+            }
+        }
+        !self.tx_blocked
+    }
+}
+
+impl Inbound {
+    /// A packet for some queue pair. The destination and the peer are looked up before the ICRC is computed, which is
+    /// the dearest part.
+    fn handle_packet(&mut self, world: &mut World, local: SocketAddr, arrived: Arrived, packet: &[u8]) {
+        let Some(bth) = Bth::from_prefix(packet) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        let Some(key) = world.wire.get(&(arrived.local, bth.dest_qp())).copied() else {
+            self.counters.rx_no_qp += 1;
+            return;
+        };
+        if world.qps.get(key).and_then(|q| q.path.remote_peer()) != Some(arrived.source.ip()) {
+            self.counters.rx_wrong_peer += 1;
+            return;
+        }
+        match self.flows.check(arrived.source, local, packet, arrived.index) {
+            Seen::Exact => {}
+            Seen::Explained => self.counters.rx_icrc_explained += 1,
+            Seen::Bad => {
+                self.counters.rx_icrc_errors += 1;
+                return;
+            }
+        }
+        let Ok(parsed) = parse(packet) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        let now = world.now;
+        world.with_env(key, |rc, env| rc.handle_packet(now, env, &parsed));
+        world.schedule(key);
+    }
+}

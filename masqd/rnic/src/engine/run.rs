@@ -1,0 +1,151 @@
+//! Turns of queue pairs.
+
+use std::time::Duration;
+
+use masq_driver::QpState;
+
+use super::{Engine, World};
+use crate::local::{self, Ran};
+use crate::qp::{Path, QpKey};
+use crate::transport::Time;
+
+/// Bytes that a vNIC may move in its turn (deficit round robin).
+const QUANTUM_BYTES: i64 = 256 << 10;
+/// What a message or a turn without any bytes counts as, so that small ones are not free.
+const MESSAGE_COST_BYTES: i64 = 512;
+/// Bytes that one queue pair sends before the next one's turn.
+const SEND_BYTES: usize = 128 << 10;
+/// Most segments of one train (the kernel's UDP_MAX_SEGMENTS was 64 for long).
+const MAX_SEGMENTS: usize = 64;
+/// How often a queue pair in ERR looks for receives to flush, for which no doorbell is rung: soon at first.
+const FLUSH_PAUSE: Duration = Duration::from_millis(1);
+/// The longest pause between two looks.
+const MAX_FLUSH_PAUSE: Duration = Duration::from_millis(64);
+
+impl World {
+    /// The guest rang a queue pair's doorbell.
+    pub(super) fn work_posted(&mut self, key: QpKey) {
+        if let Some(qp) = self.qps.get_mut(key) {
+            qp.flush_pause = FLUSH_PAUSE;
+        }
+        self.schedule(key);
+    }
+
+    /// The timer of a queue pair that was set to `deadline` has gone off. Returns whether that meant anything.
+    pub(super) fn expire_qp(&mut self, deadline: Time, key: QpKey) -> bool {
+        let now = self.now;
+        let Some(qp) = self.qps.get_mut(key).filter(|q| q.timer == Some(deadline)) else { return false };
+        qp.timer = None;
+        if matches!(qp.path, Path::Local(_)) || qp.rc.state() == QpState::Err {
+            self.schedule(key);
+            return true;
+        }
+        // The deadline may have moved since; then the timer follows now.
+        let actual = qp.rc.poll_timeout();
+        if actual.is_none_or(|t| t > now) {
+            self.set_timer(key, actual);
+            return false;
+        }
+        self.with_env(key, |rc, env| rc.handle_timeout(now, env));
+        self.schedule(key);
+        true
+    }
+
+    /// After a turn: when the next one must come, whatever happens.
+    fn arm_timer(&mut self, key: QpKey, completions_before: u64) {
+        let now = self.now;
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        let deadline = if qp.rc.state() == QpState::Err {
+            let idle = qp.io.completions == completions_before;
+            qp.flush_pause = if idle { (qp.flush_pause * 2).min(MAX_FLUSH_PAUSE) } else { FLUSH_PAUSE };
+            Some(now.plus(qp.flush_pause))
+        } else if matches!(qp.path, Path::Local(_)) {
+            qp.initiator.deadline()
+        } else {
+            qp.rc.poll_timeout()
+        };
+        self.set_timer(key, deadline);
+    }
+}
+
+impl Engine {
+    /// Gives each vNIC with something to do its turn. Returns whether there was one.
+    pub(super) fn run_ready(&mut self) -> bool {
+        let turns = self.world.schedule.ready.len();
+        for _ in 0..turns {
+            let Some(vnic) = self.world.schedule.ready.pop_front() else { break };
+            self.run_vnic(vnic);
+        }
+        turns > 0
+    }
+
+    fn run_vnic(&mut self, vnic_key: usize) {
+        if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
+            vnic.deficit += QUANTUM_BYTES;
+        }
+        while let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
+            if vnic.deficit <= 0 {
+                // Its turn comes again.
+                self.world.schedule.ready.push_back(vnic_key);
+                return;
+            }
+            let Some(key) = vnic.ready.pop_front() else {
+                vnic.scheduled = false;
+                vnic.deficit = 0;
+                return;
+            };
+            let ran = self.run_qp(key);
+            if ran.more {
+                self.world.schedule(key);
+            }
+            if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
+                vnic.deficit -= ran.bytes as i64 + MESSAGE_COST_BYTES * (1 + ran.messages as i64);
+            }
+        }
+    }
+
+    fn run_qp(&mut self, key: QpKey) -> Ran {
+        let now = self.world.now;
+        let Some(qp) = self.world.qps.get_mut(key) else { return Ran::default() };
+        qp.scheduled = false;
+        let completions = qp.io.completions;
+        let state = qp.rc.state();
+        let local = matches!(qp.path, Path::Local(_));
+        let mut ran = match state {
+            QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
+            QpState::Rts | QpState::Err => {
+                let more = self.world.with_env(key, |rc, env| rc.handle_work(now, env)).unwrap_or(false);
+                Ran { more, ..Ran::default() }
+            }
+            _ => Ran::default(),
+        };
+        if !local {
+            ran.more |= self.transmit(key, &mut ran.bytes);
+        }
+        ran.more |= self.world.qps.get(key).is_some_and(|q| q.rc.wants_work());
+        self.world.arm_timer(key, completions);
+        ran
+    }
+
+    /// Sends what a queue pair has to send now. Returns whether there is more.
+    fn transmit(&mut self, key: QpKey, bytes: &mut usize) -> bool {
+        let now = self.world.now;
+        while *bytes < SEND_BYTES {
+            if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
+                self.world.schedule.parked.push(key);
+                return false;
+            }
+            let buffer = self.tx.buffer();
+            let sent = self
+                .world
+                .with_env(key, |rc, env| rc.poll_transmit(now, env, buffer, MAX_SEGMENTS))
+                .flatten();
+            let Some(transmit) = sent else { return false };
+            if let Some(Path::Remote { route, .. }) = self.world.qps.get(key).map(|q| &q.path) {
+                self.tx.add(&self.edge, route, transmit);
+            }
+            *bytes += transmit.total_bytes;
+        }
+        true
+    }
+}

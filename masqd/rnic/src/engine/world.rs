@@ -1,0 +1,149 @@
+//! What the engine knows: guests, queue pairs, who is connected where. No sockets and no clock.
+
+use std::sync::Arc;
+
+use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, VnicId};
+use masq_types::WireQpn;
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::env::QpEnv;
+use super::schedule::Schedule;
+use crate::qp::{Qp, QpKey, QpTable};
+use crate::transport::{Counters, RcQp, Time};
+use crate::udp::LocalId;
+use crate::vnic::Vnic;
+
+/// All state of an engine that commands and packets change.
+pub struct World {
+    /// Guests.
+    pub vnics: Slab<Vnic>,
+    /// Guests by id.
+    pub vnic_ids: FxHashMap<VnicId, usize>,
+    /// Queue pairs.
+    pub qps: QpTable,
+    /// Connected queue pairs by local address and wire number.
+    pub wire: FxHashMap<(LocalId, WireQpn), QpKey>,
+    /// Who has something to do, and when.
+    pub schedule: Schedule,
+    /// Where events go.
+    pub sink: Arc<dyn EventSink>,
+    /// Counters of queue pairs that are gone, and of the local path.
+    pub counters: Counters,
+    /// The present moment.
+    pub now: Time,
+}
+
+impl World {
+    /// Nothing.
+    pub fn new(sink: Arc<dyn EventSink>) -> Self {
+        Self {
+            vnics: Slab::new(),
+            vnic_ids: FxHashMap::default(),
+            qps: QpTable::default(),
+            wire: FxHashMap::default(),
+            schedule: Schedule::default(),
+            sink,
+            counters: Counters::default(),
+            now: Time::ZERO,
+        }
+    }
+
+    /// The key of a guest.
+    pub fn vnic_key(&self, id: VnicId) -> Result<usize, DriverError> {
+        let unknown = || DriverError::UnknownObject(format!("vNIC {}", id.0));
+        self.vnic_ids.get(&id).copied().ok_or_else(unknown)
+    }
+
+    /// A guest.
+    pub fn vnic_mut(&mut self, id: VnicId) -> Result<&mut Vnic, DriverError> {
+        let key = self.vnic_key(id)?;
+        self.vnics.get_mut(key).ok_or_else(|| DriverError::UnknownObject(format!("vNIC {}", id.0)))
+    }
+
+    /// The key of a queue pair.
+    pub fn qp_key(&self, id: VnicId, qp: QpHandle) -> Result<QpKey, DriverError> {
+        let key = self.vnic_key(id)?;
+        let found = self.vnics.get(key).and_then(|v| v.qps.get(&qp)).copied();
+        found.ok_or_else(|| DriverError::UnknownObject(format!("queue pair {}", qp.0)))
+    }
+
+    /// Runs a call of the transport in the world of its queue pair, and deals with what came of it. `None` when the
+    /// queue pair is gone.
+    pub fn with_env<R>(
+        &mut self,
+        key: QpKey,
+        call: impl FnOnce(&mut RcQp, &mut QpEnv<'_>) -> R,
+    ) -> Option<R> {
+        let qp = self.qps.get_mut(key)?;
+        let vnic = self.vnics.get_mut(qp.io.vnic)?;
+        let Qp { rc, io, .. } = qp;
+        let mut env = QpEnv {
+            now: self.now,
+            vnic: vnic.id,
+            memory: &vnic.memory,
+            keys: &vnic.keys,
+            cqs: &mut vnic.cqs,
+            io,
+            sink: &*self.sink,
+        };
+        let result = call(rc, &mut env);
+        if std::mem::take(&mut env.io.broken) {
+            rc.fail(self.now, &mut env, Some(QpFault::Fatal), "a work queue in guest memory is broken");
+            // The same ring must not be found broken again and again.
+            env.io.broken = false;
+        }
+        Some(result)
+    }
+
+    /// Notes that a queue pair has something to do.
+    pub fn schedule(&mut self, key: QpKey) {
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        let Some(vnic) = self.vnics.get_mut(qp.io.vnic) else { return };
+        if !std::mem::replace(&mut qp.scheduled, true) {
+            vnic.ready.push_back(key);
+            if !std::mem::replace(&mut vnic.scheduled, true) {
+                self.schedule.ready.push_back(qp.io.vnic);
+            }
+        }
+    }
+
+    /// Sees to it that a queue pair's timer goes off at `deadline`, or earlier.
+    pub fn set_timer(&mut self, key: QpKey, deadline: Option<Time>) {
+        let (Some(qp), Some(deadline)) = (self.qps.get_mut(key), deadline) else { return };
+        if qp.timer.is_none_or(|queued| deadline < queued) {
+            qp.timer = Some(deadline);
+            self.schedule.timers.push(deadline, key);
+        }
+    }
+
+    /// Fails the queue pairs of completion queues that have overrun, reports both, and sends completion events.
+    pub fn settle_cqs(&mut self, epoch: u64) {
+        // By slab position: failing queue pairs adds no vNIC.
+        let end = self.vnics.iter().next_back().map_or(0, |(key, _)| key + 1);
+        for vnic_key in 0..end {
+            while let Some(cq) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
+                let Some(vnic) = self.vnics.get(vnic_key) else { break };
+                if let Some(handle) = vnic.cqs.handle(cq) {
+                    self.sink.event(Event::CqOverrun { vnic: vnic.id, cq: handle });
+                }
+                let users: Vec<QpKey> = vnic
+                    .qps
+                    .values()
+                    .copied()
+                    .filter(|k| self.qps.get(*k).is_some_and(|q| q.io.send_cq == cq || q.io.recv_cq == cq))
+                    .collect();
+                for key in users {
+                    let now = self.now;
+                    self.with_env(key, |rc, env| {
+                        rc.fail(now, env, Some(QpFault::Fatal), "its completion queue has overrun");
+                    });
+                    self.schedule(key);
+                }
+            }
+            if let Some(vnic) = self.vnics.get_mut(vnic_key) {
+                vnic.cqs.announce(&vnic.memory, &mut vnic.comp_queues, epoch);
+            }
+        }
+    }
+}

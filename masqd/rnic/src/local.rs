@@ -1,0 +1,689 @@
+//! Connections between two queue pairs of this RNIC: whole messages, from memory to memory, without packets.
+//!
+//! The initiator's turn does all the work: it takes a request from its send queue, asks the peer's side what the
+//! peer's responder would ask (state, rights, keys, a receive), copies, and completes both ends. Large messages are
+//! copied in slices, one per turn, so that others are not held up. What the guests see, statuses and their
+//! causes among it, is what the remote path shows: `transport::requester` and `transport::responder` are the models, and one
+//! suite runs over both.
+//!
+//! A peer that is not there, not connected back or not in a state to answer does not answer; the
+//! initiator tries again after its local ACK timeout, `retry_cnt` times.
+//!
+//! Between two slices anything can happen to either side: keys are checked again for each slice; a
+//! connection that was made anew makes the message begin again.
+
+use std::time::Duration;
+
+use masq_driver::{Event, QpFault, QpState};
+
+use crate::engine::World;
+use crate::memory::{Span, copy_spans};
+use crate::mr::{Need, SgeSpans};
+use crate::qp::{Path, Qp, QpKey};
+use crate::transport::{
+    AtomicOp, Cause, Completion, Env, Failure, MemoryFault, QpEvent, RemoteAccess, RemoteRange, SendOp,
+    SendWork, Status, Time, WcOpcode, WorkQueue, judge_send, total_bytes,
+};
+use crate::vnic::Vnic;
+
+/// Messages of one turn.
+const MESSAGES_PER_TURN: usize = 64;
+/// Most bytes that are copied at once.
+pub const SLICE_BYTES: usize = 256 << 10;
+/// Bytes of an atomic.
+const ATOMIC_BYTES: u32 = 8;
+/// `rnr_retry` that means "without end".
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// What a queue pair is doing towards its local peer.
+#[derive(Debug, Default)]
+pub struct Initiator {
+    /// The held send has been judged, and is so many bytes long.
+    judged: Option<u32>,
+    /// Bytes of it that are done.
+    done: u32,
+    /// The peer's connection at which they were done.
+    incarnation: u64,
+    /// Tries that are left when the peer does not answer.
+    left: u8,
+    /// Tries that are left when the peer has no receive.
+    rnr_left: u8,
+    wait: Wait,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wait {
+    #[default]
+    None,
+    /// The peer had no receive.
+    Receive { until: Time },
+    /// The peer does not answer; without a timeout there is no end.
+    Answer { until: Option<Time> },
+}
+
+impl Initiator {
+    /// Begins afresh: at RTS, and with a new connection.
+    pub fn start(&mut self, qp: &crate::transport::Attributes) {
+        *self = Self { left: qp.retry_cnt, rnr_left: qp.rnr_retry, ..Self::default() };
+    }
+
+    /// When it wants to run again.
+    pub fn deadline(&self) -> Option<Time> {
+        match self.wait {
+            Wait::None => None,
+            Wait::Receive { until } => Some(until),
+            Wait::Answer { until } => until,
+        }
+    }
+
+    /// The peer may answer now.
+    pub fn nudge(&mut self) {
+        if matches!(self.wait, Wait::Answer { .. }) {
+            self.wait = Wait::None;
+        }
+    }
+}
+
+/// What a turn has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Bytes copied.
+    pub bytes: usize,
+    /// Messages done.
+    pub messages: usize,
+    /// There is more to do at once.
+    pub more: bool,
+}
+
+/// Gives queue pair `key` a turn.
+pub fn run(world: &mut World, key: QpKey) -> Ran {
+    let mut ran = Ran::default();
+    while ran.messages < MESSAGES_PER_TURN && ran.bytes < SLICE_BYTES {
+        match step(world, key, SLICE_BYTES - ran.bytes) {
+            Step::Idle => return ran,
+            Step::Copied(bytes) => ran.bytes += bytes,
+            Step::Done(bytes) => {
+                ran.bytes += bytes;
+                ran.messages += 1;
+            }
+        }
+    }
+    ran.more = true;
+    ran
+}
+
+enum Step {
+    /// There is nothing to do, or it must wait.
+    Idle,
+    /// A part of a message.
+    Copied(usize),
+    /// The end of a message.
+    Done(usize),
+}
+
+/// What the peer's side says to a request.
+enum Answer {
+    Copied(usize),
+    Done(usize),
+    NotReady,
+    Refused(Refusal),
+    /// The request's own memory cannot be accessed.
+    Own(MemoryFault),
+}
+
+/// Why the peer refuses, as its responder would.
+enum Refusal {
+    /// It is not supported or malformed.
+    Invalid(&'static str),
+    /// It names memory that cannot be accessed.
+    Access(MemoryFault),
+    /// The receive cannot take it.
+    Receive(Failure, Status),
+}
+
+/// Which side of a copy has failed.
+enum Side {
+    Source(MemoryFault),
+    Target(MemoryFault),
+}
+
+fn step(world: &mut World, key: QpKey, room: usize) -> Step {
+    let now = world.now;
+    let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
+    match qp.initiator.wait {
+        Wait::Receive { until } | Wait::Answer { until: Some(until) } if until > now => return Step::Idle,
+        Wait::Answer { until: None } => return Step::Idle,
+        Wait::Receive { .. } => qp.initiator.wait = Wait::None,
+        Wait::Answer { .. } => match qp.initiator.left.checked_sub(1) {
+            None => {
+                world.counters.local_ack_timeout_err += 1;
+                world.counters.retry_exceeded_err += 1;
+                return fail(world, key, Failure::new(Status::RetryExcErr, Cause::RetryExceeded));
+            }
+            Some(left) => {
+                world.counters.local_ack_timeout_err += 1;
+                qp.initiator.left = left;
+                qp.initiator.wait = Wait::None;
+            }
+        },
+        Wait::None => {}
+    }
+    if !matches!(qp.rc.state(), QpState::Rts | QpState::Sqd) || !take(world, key) {
+        return Step::Idle;
+    }
+    let len = match judge(world, key) {
+        Ok(len) => len,
+        Err(failure) => return fail(world, key, failure),
+    };
+    let Some(peer) = find_peer(world, key) else { return not_answered(world, key) };
+    establish(world, peer);
+    let answer = match world.qps.get(key).map(|q| q.io.held_send.work.op) {
+        Some(SendOp::Send | SendOp::SendImm) => send(world, key, peer, len, room),
+        Some(SendOp::Write | SendOp::WriteImm) => write(world, key, peer, len, room),
+        Some(SendOp::Read) => read(world, key, peer, len, room),
+        Some(SendOp::CmpSwap | SendOp::FetchAdd) => atomic(world, key, peer),
+        None => return Step::Idle,
+    };
+    match answer {
+        Answer::Copied(bytes) => {
+            if let Some(qp) = world.qps.get_mut(key) {
+                qp.initiator.done += bytes as u32;
+            }
+            Step::Copied(bytes)
+        }
+        Answer::Done(bytes) => {
+            succeed(world, key, len);
+            Step::Done(bytes)
+        }
+        Answer::NotReady => not_ready(world, key, peer),
+        Answer::Own(fault) => fail(world, key, Failure::local_protection(fault)),
+        Answer::Refused(refusal) => refused(world, key, peer, refusal),
+    }
+}
+
+/// Makes sure that a request is held.
+fn take(world: &mut World, key: QpKey) -> bool {
+    let taken = world.with_env(key, |rc, env| {
+        if env.io.held_send.present {
+            return Some(false);
+        }
+        if rc.state() != QpState::Rts {
+            return None;
+        }
+        let mut work = std::mem::take(&mut env.io.held_send.work);
+        let present = env.next_send(&mut work);
+        env.io.held_send.work = work;
+        env.io.held_send.present = present;
+        present.then_some(true)
+    });
+    match taken.flatten() {
+        None => false,
+        Some(fresh) => {
+            if let Some(qp) = world.qps.get_mut(key).filter(|_| fresh) {
+                (qp.initiator.judged, qp.initiator.done) = (None, 0);
+            }
+            true
+        }
+    }
+}
+
+/// Judges the held request once, as far as its own side can, and returns its length.
+fn judge(world: &mut World, key: QpKey) -> Result<u32, Failure> {
+    if let Some(len) = world.qps.get(key).and_then(|q| q.initiator.judged) {
+        return Ok(len);
+    }
+    let judged = world.with_env(key, |rc, env| {
+        let work = std::mem::take(&mut env.io.held_send.work);
+        let judged = judge_send(env, &work, rc.attributes().max_rd_atomic, rc.config().max_msg_bytes);
+        env.io.held_send.work = work;
+        judged
+    });
+    let len = judged.unwrap_or(Ok(0))?;
+    if let Some(qp) = world.qps.get_mut(key) {
+        qp.initiator.judged = Some(len);
+    }
+    Ok(len)
+}
+
+/// The peer, if it would answer: it is connected back, in the same network, and in a state to receive.
+fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
+    let qp = world.qps.get(key)?;
+    let Path::Local(path) = &qp.path else { return None };
+    let peer_key = *world.wire.get(&(path.remote, path.remote_qpn))?;
+    let peer = world.qps.get(peer_key)?;
+    let Path::Local(back) = &peer.path else { return None };
+    let connected =
+        back.remote == path.local && back.local == path.remote && back.remote_qpn == qp.io.wire_qpn;
+    let same_network = world.vnics.get(qp.io.vnic)?.vni == world.vnics.get(peer.io.vnic)?.vni;
+    let answers = matches!(peer.rc.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
+    if !(connected && same_network && answers) {
+        return None;
+    }
+    let incarnation = back.incarnation;
+    let initiator = &mut world.qps.get_mut(key)?.initiator;
+    if std::mem::replace(&mut initiator.incarnation, incarnation) != incarnation {
+        initiator.done = 0;
+    }
+    Some(peer_key)
+}
+
+/// The peer hears from its connection for the first time.
+fn establish(world: &mut World, peer: QpKey) {
+    let Some(qp) = world.qps.get_mut(peer) else { return };
+    let Path::Local(path) = &mut qp.path else { return };
+    if !std::mem::replace(&mut path.established, true) && qp.rc.state() == QpState::Rtr {
+        world.with_env(peer, |_, env| env.event(QpEvent::CommEstablished));
+    }
+}
+
+/// Both sides of a connection, to read.
+struct Pair<'w> {
+    own: &'w Qp,
+    own_vnic: &'w Vnic,
+    peer: &'w Qp,
+    peer_vnic: &'w Vnic,
+}
+
+impl<'w> Pair<'w> {
+    fn of(world: &'w World, own: QpKey, peer: QpKey) -> Option<Self> {
+        let (own, peer) = (world.qps.get(own)?, world.qps.get(peer)?);
+        Some(Self {
+            own,
+            own_vnic: world.vnics.get(own.io.vnic)?,
+            peer,
+            peer_vnic: world.vnics.get(peer.io.vnic)?,
+        })
+    }
+
+    fn work(&self) -> &'w SendWork {
+        &self.own.io.held_send.work
+    }
+
+    /// The next piece of a message of `len` bytes: offset, bytes, and whether it is the last.
+    fn piece(&self, len: u32, room: usize) -> (u32, usize, bool) {
+        let done = self.own.initiator.done.min(len);
+        let left = (len - done) as usize;
+        (done, left.min(room), left <= room)
+    }
+
+    /// The initiator's memory.
+    fn own_spans(&self, need: Need, offset: u32, bytes: usize) -> SgeSpans<'w> {
+        let (keys, memory) = (&self.own_vnic.keys, &self.own_vnic.memory);
+        SgeSpans::new(keys, memory, self.own.io.pd, need, &self.work().sges, offset.into(), bytes as u64)
+    }
+
+    /// The memory of the peer's receive.
+    fn receive_spans(&self, offset: u32, bytes: usize) -> SgeSpans<'w> {
+        let (keys, memory) = (&self.peer_vnic.keys, &self.peer_vnic.memory);
+        let sges = &self.peer.io.held_recv.work.sges;
+        SgeSpans::new(keys, memory, self.peer.io.pd, Need::LocalWrite, sges, offset.into(), bytes as u64)
+    }
+
+    /// The peer's memory that the request names. All of it is checked, for every piece.
+    fn named_spans(
+        &self,
+        need: Need,
+        len: u32,
+        offset: u32,
+        bytes: usize,
+    ) -> Result<impl Iterator<Item = Result<Span<'w>, MemoryFault>> + use<'w>, MemoryFault> {
+        let work = self.work();
+        let (mr, start) = match len {
+            // A message of no bytes names no memory, whatever its key (IBTA Vol 1 §9.7.4.1.5).
+            0 => return Ok(None.into_iter().flatten()),
+            _ => self.peer_vnic.keys.resolve(
+                self.peer.io.pd,
+                work.rkey.0,
+                work.remote_addr,
+                len.into(),
+                need,
+            )?,
+        };
+        Ok(Some(mr.spans(&self.peer_vnic.memory, start + u64::from(offset), bytes as u64))
+            .into_iter()
+            .flatten())
+    }
+
+    /// Copies a piece of the initiator's data, inline or not, to `target`.
+    fn copy_out(
+        &self,
+        target: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
+        offset: u32,
+        bytes: usize,
+        last: bool,
+    ) -> Result<(), Side> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        if !self.work().inline {
+            return copy(self.own_spans(Need::LocalRead, offset, bytes), target, bytes, last);
+        }
+        let from = offset as usize;
+        let data = self.work().inline_data.get(from..from + bytes);
+        let mut rest = data.ok_or(Side::Source(MemoryFault::OutOfRange))?;
+        for span in target {
+            let written = span.map_err(Side::Target)?.write_tail_last(rest);
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        if rest.is_empty() { Ok(()) } else { Err(Side::Target(MemoryFault::OutOfRange)) }
+    }
+
+    fn done_or_copied(bytes: usize, last: bool) -> Answer {
+        if last { Answer::Done(bytes) } else { Answer::Copied(bytes) }
+    }
+}
+
+fn copy<'w>(
+    from: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
+    to: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
+    bytes: usize,
+    last: bool,
+) -> Result<(), Side> {
+    let from = from.map(|s| s.map_err(Side::Source));
+    let to = to.map(|s| s.map_err(Side::Target));
+    match copy_spans(from, to, bytes, last)? {
+        copied if copied == bytes => Ok(()),
+        _ => Err(Side::Target(MemoryFault::OutOfRange)),
+    }
+}
+
+/// Makes sure that the peer holds a receive; `None` when it has none.
+fn receive(world: &mut World, peer: QpKey) -> Option<Result<(), Answer>> {
+    let held = world.with_env(peer, |_, env| {
+        if !env.io.held_recv.present {
+            let mut work = std::mem::take(&mut env.io.held_recv.work);
+            let present = env.next_recv(&mut work);
+            env.io.held_recv.work = work;
+            env.io.held_recv.present = present;
+        }
+        env.io.held_recv.present.then_some(env.io.held_recv.work.defect)
+    });
+    Some(match held?? {
+        None => Ok(()),
+        Some(status) => {
+            let failure = Failure::new(status, Cause::MalformedWork);
+            Err(Answer::Refused(Refusal::Receive(failure, Status::RemOpErr)))
+        }
+    })
+}
+
+fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
+    match receive(world, peer) {
+        None => return Answer::NotReady,
+        Some(Err(answer)) => return answer,
+        Some(Ok(())) => {}
+    }
+    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+    if u64::from(len) > total_bytes(&pair.peer.io.held_recv.work.sges) {
+        let failure = Failure::new(Status::LocLenErr, Cause::ReceiveTooShort);
+        return Answer::Refused(Refusal::Receive(failure, Status::RemInvReqErr));
+    }
+    let (offset, bytes, last) = pair.piece(len, room);
+    match pair.copy_out(pair.receive_spans(offset, bytes), offset, bytes, last) {
+        Ok(()) if last => complete_receive(world, key, peer, WcOpcode::Recv, len),
+        Ok(()) => {}
+        Err(Side::Source(fault)) => return Answer::Own(fault),
+        Err(Side::Target(fault)) => {
+            return Answer::Refused(Refusal::Receive(Failure::local_protection(fault), Status::RemOpErr));
+        }
+    }
+    Pair::done_or_copied(bytes, last)
+}
+
+fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
+    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+    if !pair.peer.rc.attributes().access.remote_write {
+        return Answer::Refused(Refusal::Invalid("the queue pair does not accept RDMA WRITEs"));
+    }
+    let with_imm = pair.work().op.has_imm();
+    let (offset, bytes, last) = pair.piece(len, room);
+    if with_imm && last {
+        match receive(world, peer) {
+            None => return Answer::NotReady,
+            Some(Err(answer)) => return answer,
+            Some(Ok(())) => {}
+        }
+    }
+    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+    let copied = match pair.named_spans(Need::RemoteWrite, len, offset, bytes) {
+        Ok(target) => pair.copy_out(target, offset, bytes, last),
+        Err(fault) => Err(Side::Target(fault)),
+    };
+    match copied {
+        Ok(()) if with_imm && last => complete_receive(world, key, peer, WcOpcode::RecvRdmaWithImm, len),
+        Ok(()) => {}
+        Err(Side::Source(fault)) => return Answer::Own(fault),
+        Err(Side::Target(fault)) => return Answer::Refused(Refusal::Access(fault)),
+    }
+    Pair::done_or_copied(bytes, last)
+}
+
+fn read(world: &World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
+    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+    let attributes = pair.peer.rc.attributes();
+    if !attributes.access.remote_read {
+        return Answer::Refused(Refusal::Invalid("the queue pair does not accept RDMA READs"));
+    }
+    if attributes.max_dest_rd_atomic == 0 {
+        return Answer::Refused(Refusal::Invalid(TOO_MANY_FETCHES));
+    }
+    let (offset, bytes, last) = pair.piece(len, room);
+    let copied = match pair.named_spans(Need::RemoteRead, len, offset, bytes) {
+        Ok(source) => copy(source, pair.own_spans(Need::LocalWrite, offset, bytes), bytes, last),
+        Err(fault) => Err(Side::Source(fault)),
+    };
+    match copied {
+        Ok(()) => Pair::done_or_copied(bytes, last),
+        Err(Side::Source(fault)) => Answer::Refused(Refusal::Access(fault)),
+        Err(Side::Target(fault)) => Answer::Own(fault),
+    }
+}
+
+const TOO_MANY_FETCHES: &str = "more RDMA READs and atomics are outstanding than agreed";
+
+fn atomic(world: &mut World, key: QpKey, peer: QpKey) -> Answer {
+    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+    let attributes = pair.peer.rc.attributes();
+    let work = pair.work();
+    let (rkey, va) = (work.rkey, work.remote_addr);
+    let op = match work.op {
+        SendOp::CmpSwap => AtomicOp::CmpSwap { compare: work.compare_add, swap: work.swap },
+        _ => AtomicOp::FetchAdd { add: work.compare_add },
+    };
+    if !attributes.access.remote_atomic {
+        return Answer::Refused(Refusal::Invalid("the queue pair does not accept atomics"));
+    }
+    if va % u64::from(ATOMIC_BYTES) != 0 {
+        return Answer::Refused(Refusal::Invalid("an atomic's address is no multiple of eight"));
+    }
+    if attributes.max_dest_rd_atomic == 0 {
+        return Answer::Refused(Refusal::Invalid(TOO_MANY_FETCHES));
+    }
+    let executed = world.with_env(peer, |_, env| {
+        env.check_remote(RemoteRange { rkey, va, len: ATOMIC_BYTES }, RemoteAccess::Atomic)?;
+        env.atomic_remote(rkey, va, op)
+    });
+    let original = match executed {
+        None => return Answer::NotReady,
+        Some(Err(fault)) => return Answer::Refused(Refusal::Access(fault)),
+        Some(Ok(original)) => original,
+    };
+    let stored = world.with_env(key, |_, env| {
+        let work = std::mem::take(&mut env.io.held_send.work);
+        let stored = env.scatter(&work.sges, 0, &original.to_ne_bytes());
+        env.io.held_send.work = work;
+        stored
+    });
+    match stored {
+        Some(Err(fault)) => Answer::Own(fault),
+        _ => Answer::Done(ATOMIC_BYTES as usize),
+    }
+}
+
+/// The receive that the peer holds is done.
+fn complete_receive(world: &mut World, key: QpKey, peer: QpKey, opcode: WcOpcode, len: u32) {
+    let Some(work) = world.qps.get(key).map(|q| &q.io.held_send.work) else { return };
+    let (imm, solicited) = (work.op.has_imm().then_some(work.imm), work.solicited);
+    finish_receive(world, peer, |c| Completion { opcode, byte_len: len, imm, solicited, ..c });
+}
+
+/// Completes the receive that the peer holds, if it holds one.
+fn finish_receive(world: &mut World, peer: QpKey, outcome: impl FnOnce(Completion) -> Completion) {
+    world.with_env(peer, |_, env| {
+        let held = &mut env.io.held_recv;
+        if std::mem::replace(&mut held.present, false) {
+            let completion = outcome(Completion {
+                queue: WorkQueue::Recv,
+                wr_id: held.work.wr_id,
+                next_index: held.work.next_index,
+                status: Status::Success,
+                opcode: WcOpcode::Recv,
+                byte_len: 0,
+                imm: None,
+                solicited: false,
+                cause: Cause::None,
+            });
+            env.complete(&completion);
+        }
+    });
+}
+
+/// Completes the held request.
+fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, byte_len: u32) {
+    world.with_env(key, |_, env| {
+        let held = &mut env.io.held_send;
+        if std::mem::replace(&mut held.present, false)
+            && (status != Status::Success || held.work.signalled || env.io.signal_all)
+        {
+            let completion = Completion {
+                queue: WorkQueue::Send,
+                wr_id: held.work.wr_id,
+                next_index: held.work.next_index,
+                status,
+                opcode: held.work.op.wc_opcode(),
+                byte_len,
+                imm: None,
+                solicited: false,
+                cause,
+            };
+            env.complete(&completion);
+        }
+    });
+}
+
+/// The held request is done.
+fn succeed(world: &mut World, key: QpKey, len: u32) {
+    finish_send(world, key, Status::Success, Cause::None, len);
+    let Some(qp) = world.qps.get_mut(key) else { return };
+    let attributes = qp.rc.attributes();
+    (qp.initiator.left, qp.initiator.rnr_left) = (attributes.retry_cnt, attributes.rnr_retry);
+    (qp.initiator.judged, qp.initiator.done) = (None, 0);
+    if std::mem::replace(&mut qp.io.drained_early, false) {
+        if let Some(vnic) = world.vnics.get(qp.io.vnic) {
+            world.sink.event(Event::SqDrained { vnic: vnic.id, qp: qp.io.handle });
+        }
+    }
+}
+
+/// The held request fails, and with it its queue pair.
+fn fail(world: &mut World, key: QpKey, failure: Failure) -> Step {
+    world.counters.req_cqe_error += 1;
+    finish_send(world, key, failure.status, failure.cause, 0);
+    break_qp(world, key, None, "a send request failed");
+    Step::Idle
+}
+
+/// Moves a queue pair to ERR; what its rings still hold is flushed in its turns.
+fn break_qp(world: &mut World, key: QpKey, fault: Option<QpFault>, reason: &'static str) {
+    let now = world.now;
+    world.with_env(key, |rc, env| rc.fail(now, env, fault, reason));
+    if let Some(qp) = world.qps.get_mut(key) {
+        qp.initiator = Initiator::default();
+        qp.io.drained_early = false;
+    }
+    world.schedule(key);
+}
+
+fn not_answered(world: &mut World, key: QpKey) -> Step {
+    let now = world.now;
+    if let Some(qp) = world.qps.get_mut(key) {
+        let timeout: Option<Duration> = qp.rc.attributes().ack_timeout(qp.rc.config().min_ack_timeout);
+        qp.initiator.wait = Wait::Answer { until: timeout.map(|t| now.plus(t)) };
+    }
+    Step::Idle
+}
+
+fn not_ready(world: &mut World, key: QpKey, peer: QpKey) -> Step {
+    world.counters.send_rnr_err += 1;
+    world.counters.rcvd_rnr_err += 1;
+    let now = world.now;
+    let Some(pause) = world.qps.get(peer).map(|p| p.rc.attributes().min_rnr_timer.duration()) else {
+        return Step::Idle;
+    };
+    let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
+    if qp.initiator.rnr_left != RNR_RETRY_FOREVER {
+        match qp.initiator.rnr_left.checked_sub(1) {
+            Some(left) => qp.initiator.rnr_left = left,
+            None => {
+                world.counters.rnr_nak_retry_err += 1;
+                return fail(world, key, Failure::new(Status::RnrRetryExcErr, Cause::RnrRetryExceeded));
+            }
+        }
+    }
+    qp.initiator.wait = Wait::Receive { until: now.plus(pause) };
+    Step::Idle
+}
+
+/// The peer's responder refuses: both ends learn of it, and both fail.
+fn refused(world: &mut World, key: QpKey, peer: QpKey, refusal: Refusal) -> Step {
+    let with_imm = world.qps.get(key).is_some_and(|q| q.io.held_send.work.op.has_imm());
+    // What becomes of the receive that a refused RDMA WRITE with immediate data has taken, if it has taken one.
+    let imm_receive = with_imm.then_some(Failure::new(Status::LocAccessErr, Cause::PeerAccess));
+    let counters = &mut world.counters;
+    counters.req_cqe_error += 1;
+    let (status, receive, fault, reason) = match refusal {
+        Refusal::Receive(failure, status) => {
+            counters.resp_cqe_error += 1;
+            counters.resp_local_length_error += u64::from(failure.status == Status::LocLenErr);
+            (status, Some(failure), None, "a receive failed")
+        }
+        Refusal::Invalid(reason) => {
+            counters.resp_remote_invalid_request += 1;
+            (Status::RemInvReqErr, None, Some(QpFault::Request), reason)
+        }
+        Refusal::Access(MemoryFault::Unavailable) => {
+            counters.resp_remote_access_errors += 1;
+            let reason = "the guest memory behind a region cannot be accessed for the peer";
+            (Status::RemOpErr, imm_receive, Some(QpFault::Fatal), reason)
+        }
+        Refusal::Access(fault) => {
+            counters.resp_remote_access_errors += 1;
+            let reason = match fault {
+                MemoryFault::UnknownKey => "the peer names a key that does not exist",
+                MemoryFault::ForeignDomain => "the peer names a region of another protection domain",
+                MemoryFault::OutOfRange => "the peer leaves a region",
+                _ => "the peer lacks the right to such an access",
+            };
+            (Status::RemAccessErr, imm_receive, Some(QpFault::Access), reason)
+        }
+    };
+    let cause = match status {
+        Status::RemInvReqErr => {
+            counters.req_remote_invalid_request += 1;
+            Cause::NakInvalid
+        }
+        Status::RemAccessErr => {
+            counters.req_remote_access_errors += 1;
+            Cause::NakAccess
+        }
+        _ => Cause::NakOperational,
+    };
+    // The failed requests first, so that nothing is flushed before them, also when both ends are one.
+    finish_send(world, key, status, cause, 0);
+    if let Some(failure) = receive {
+        finish_receive(world, peer, |c| Completion { status: failure.status, cause: failure.cause, ..c });
+    }
+    break_qp(world, peer, fault, reason);
+    break_qp(world, key, None, "a send request failed");
+    Step::Idle
+}

@@ -1,0 +1,201 @@
+//! Queue pairs: what the engine keeps of each, and the table of them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use masq_driver::{CtxHandle, PdHandle, QpHandle};
+use masq_types::{Qpn, WireQpn};
+use slab::Slab;
+
+use crate::cqs::CqKey;
+use crate::local::Initiator;
+use crate::ring::{RecvRing, SendRing};
+use crate::transport::{RcQp, RecvWork, SendWork, Time};
+use crate::udp::{LocalId, Route};
+
+/// Names a queue pair for as long as it lives; keys are never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QpKey {
+    slot: u32,
+    generation: u64,
+}
+
+#[cfg(test)]
+impl QpKey {
+    pub(crate) fn for_test(slot: usize) -> Self {
+        Self { slot: slot as u32, generation: 0 }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// The transport's part: state, attributes and, towards remote peers, the protocol.
+    pub rc: RcQp,
+    /// Its rings and what identifies it.
+    pub io: QpIo,
+    /// Where its peer is.
+    pub path: Path,
+    /// What it is doing towards a local peer.
+    pub initiator: Initiator,
+    /// Its context, for its doorbell.
+    pub ctx: CtxHandle,
+    /// Its doorbell: slot and index.
+    pub doorbell: (u16, u16),
+    /// It stands in its vNIC's list of queue pairs with something to do.
+    pub scheduled: bool,
+    /// When the timer that is queued for it goes off.
+    pub timer: Option<Time>,
+    /// In ERR, how long until the next look for receives to flush.
+    pub flush_pause: Duration,
+}
+
+/// Rings, keys and names of a queue pair: what its [`Env`](crate::transport::Env) works on.
+#[derive(Debug)]
+pub struct QpIo {
+    /// Key of the vNIC in the engine's table.
+    pub vnic: usize,
+    /// Its handle.
+    pub handle: QpHandle,
+    /// Its domain.
+    pub pd: PdHandle,
+    /// Its number as the guest sees it.
+    pub qpn: Qpn,
+    /// Its number on the wire.
+    pub wire_qpn: WireQpn,
+    /// The guest's number for it.
+    pub cookie: u32,
+    /// All sends are signalled.
+    pub signal_all: bool,
+    /// Completion queue of sends.
+    pub send_cq: CqKey,
+    /// Completion queue of receives.
+    pub recv_cq: CqKey,
+    /// The send queue.
+    pub sq: SendRing,
+    /// The receive queue.
+    pub rq: RecvRing,
+    /// A send that was taken out of the ring and is not done, towards a local peer.
+    pub held_send: Held<SendWork>,
+    /// A receive that a local peer is filling.
+    pub held_recv: Held<RecvWork>,
+    /// A ring cannot be read any more.
+    pub broken: bool,
+    /// Completions written so far, as a sign of progress.
+    pub completions: u64,
+    /// The send queue was reported as drained while a send towards a local peer was not done.
+    pub drained_early: bool,
+}
+
+/// A request, or the buffers of the last one.
+#[derive(Debug, Default)]
+pub struct Held<W> {
+    /// The request.
+    pub work: W,
+    /// Whether it counts.
+    pub present: bool,
+}
+
+impl<W> Held<W> {
+    /// Exchanges the request with `work` if there is one.
+    pub fn take_into(&mut self, work: &mut W) -> bool {
+        let present = std::mem::replace(&mut self.present, false);
+        if present {
+            std::mem::swap(&mut self.work, work);
+        }
+        present
+    }
+}
+
+/// Where a queue pair's peer is.
+#[derive(Debug, Default)]
+pub enum Path {
+    /// Not connected.
+    #[default]
+    None,
+    /// Behind the underlay.
+    Remote {
+        /// The local address.
+        local: LocalId,
+        /// The way out.
+        route: Route,
+    },
+    /// On this RNIC.
+    Local(LocalPath),
+}
+
+/// A connection between two queue pairs of this RNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPath {
+    /// This side's address.
+    pub local: LocalId,
+    /// The peer's address.
+    pub remote: LocalId,
+    /// The peer's number.
+    pub remote_qpn: WireQpn,
+    /// Differs for each connection that this RNIC makes.
+    pub incarnation: u64,
+    /// The peer has sent something.
+    pub established: bool,
+}
+
+impl Path {
+    /// This side's address.
+    pub fn local(&self) -> Option<LocalId> {
+        match self {
+            Path::None => None,
+            Path::Remote { local, .. } => Some(*local),
+            Path::Local(p) => Some(p.local),
+        }
+    }
+
+    /// The peer's address, when it is behind the underlay.
+    pub fn remote_peer(&self) -> Option<IpAddr> {
+        match self {
+            Path::Remote { route, .. } => Some(route.peer()),
+            _ => None,
+        }
+    }
+}
+
+/// All queue pairs of the engine.
+#[derive(Debug, Default)]
+pub struct QpTable {
+    slots: Slab<(u64, Qp)>,
+    next_generation: u64,
+}
+
+impl QpTable {
+    /// Adds a queue pair, which learns its own key.
+    pub fn insert(&mut self, make: impl FnOnce(QpKey) -> Qp) -> QpKey {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        let entry = self.slots.vacant_entry();
+        let key = QpKey { slot: entry.key() as u32, generation };
+        entry.insert((generation, make(key)));
+        key
+    }
+
+    /// A queue pair, if it still lives.
+    pub fn get(&self, key: QpKey) -> Option<&Qp> {
+        self.slots.get(key.slot as usize).filter(|(g, _)| *g == key.generation).map(|(_, qp)| qp)
+    }
+
+    /// A queue pair, if it still lives.
+    pub fn get_mut(&mut self, key: QpKey) -> Option<&mut Qp> {
+        self.slots.get_mut(key.slot as usize).filter(|(g, _)| *g == key.generation).map(|(_, qp)| qp)
+    }
+
+    /// Removes a queue pair.
+    pub fn remove(&mut self, key: QpKey) -> Option<Qp> {
+        self.get(key)?;
+        self.slots.try_remove(key.slot as usize).map(|(_, qp)| qp)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (QpKey, &Qp)> {
+        self.slots
+            .iter()
+            .map(|(slot, (generation, qp))| (QpKey { slot: slot as u32, generation: *generation }, qp))
+    }
+}

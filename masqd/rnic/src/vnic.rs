@@ -1,0 +1,276 @@
+//! One guest device: its memory, queues and objects.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use masq_driver::{CtxHandle, DriverError, Gpa, QpHandle, VnicId};
+use masq_types::Vni;
+use rustc_hash::FxHashMap;
+use vrdma_abi::doorbell::{DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE_BYTES};
+
+use crate::cqs::{CompQueues, CqTable};
+use crate::limits;
+use crate::memory::{GuestMemory, PAGE_BYTES};
+use crate::mr::KeyTable;
+use crate::qp::QpKey;
+use crate::udp::LocalId;
+
+const SLOTS: usize = limits::SLOTS as usize;
+const DIRTY: usize = std::mem::offset_of!(DoorbellPage, dirty);
+
+/// A guest device.
+#[derive(Debug)]
+pub struct Vnic {
+    /// Its id.
+    pub id: VnicId,
+    /// Its network.
+    pub vni: Vni,
+    /// Its underlay addresses.
+    pub addresses: Vec<(IpAddr, LocalId)>,
+    /// Its memory.
+    pub memory: GuestMemory,
+    /// Where the guest looks whether to ring.
+    pub status_page: Option<Gpa>,
+    /// Its virtqueues that belong to the RNIC, by index.
+    pub queues: FxHashMap<u16, Queue>,
+    /// The completion-event queues among them.
+    pub comp_queues: CompQueues,
+    /// Its contexts.
+    pub contexts: FxHashMap<CtxHandle, Context>,
+    /// Its memory regions.
+    pub keys: KeyTable,
+    /// Its completion queues.
+    pub cqs: CqTable,
+    /// Its queue pairs.
+    pub qps: FxHashMap<QpHandle, QpKey>,
+    /// Queue pairs that have something to do.
+    pub ready: VecDeque<QpKey>,
+    /// Bytes that may still be moved in this round, or that were moved too many.
+    pub deficit: i64,
+    /// It stands in the engine's list of vNICs with something to do.
+    pub scheduled: bool,
+}
+
+/// A started virtqueue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Its completion vector, or `None` for a doorbell.
+    pub vector: Option<u16>,
+    /// The index to go on with, of a doorbell queue, from which nothing is taken.
+    pub base: u16,
+    /// The guest's kicks.
+    pub kick: Option<OwnedFd>,
+}
+
+/// One open of the device.
+#[derive(Debug)]
+pub struct Context {
+    slots: [Slot; SLOTS],
+}
+
+/// A context's part in a doorbell slot.
+#[derive(Debug)]
+struct Slot {
+    page: Gpa,
+    /// Queue pairs by their index in the page.
+    qps: Vec<Option<QpKey>>,
+    free: Vec<u16>,
+    used: usize,
+}
+
+impl Vnic {
+    /// A device with nothing in it.
+    pub fn new(id: VnicId, vni: Vni, addresses: Vec<(IpAddr, LocalId)>) -> Self {
+        Self {
+            id,
+            vni,
+            addresses,
+            memory: GuestMemory::default(),
+            status_page: None,
+            queues: FxHashMap::default(),
+            comp_queues: CompQueues::default(),
+            contexts: FxHashMap::default(),
+            keys: KeyTable::default(),
+            cqs: CqTable::default(),
+            qps: FxHashMap::default(),
+            ready: VecDeque::new(),
+            deficit: 0,
+            scheduled: false,
+        }
+    }
+
+    /// Tells the guest whether to ring.
+    pub fn set_need_kick(&self, wanted: bool) {
+        let Some(page) = self.status_page.and_then(|p| self.memory.span(p, PAGE_BYTES as usize)) else {
+            return;
+        };
+        for slot in 0..SLOTS {
+            page.store_u32(slot * STATUS_LINE_BYTES as usize, u32::from(wanted));
+        }
+    }
+
+    /// Calls `posted` for each queue pair whose doorbell the guest has marked since the last scan.
+    ///
+    /// Memory order (the guest's half stands in `vrdma_abi::doorbell`): a summary byte is cleared before its dirty
+    /// bytes are looked at, and those before the producer index is read, by exchanges. The guest writes in the opposite
+    /// order: so what it posts after the RNIC has looked leaves a summary byte set for the next scan.
+    pub fn scan_doorbells(&self, mut posted: impl FnMut(QpKey)) {
+        for slot in self.contexts.values().flat_map(|c| &c.slots).filter(|s| s.used > 0) {
+            slot.scan(&self.memory, &mut posted);
+        }
+    }
+}
+
+impl Context {
+    /// A context whose doorbell pages are guest memory.
+    pub fn new(pages: &[Gpa], memory: &GuestMemory) -> Result<Self, DriverError> {
+        let pages: &[Gpa; SLOTS] = pages.try_into().map_err(|_| {
+            DriverError::Invalid(format!("{} doorbell pages were given for {SLOTS} slots", pages.len()))
+        })?;
+        memory.check_pages(&pages.map(|p| p.0))?;
+        Ok(Self { slots: pages.map(|page| Slot { page, qps: Vec::new(), free: Vec::new(), used: 0 }) })
+    }
+
+    /// Whether queue pairs use its doorbells.
+    pub fn is_in_use(&self) -> bool {
+        self.slots.iter().any(|s| s.used > 0)
+    }
+
+    /// Gives a queue pair a doorbell: (slot, index), in the slot with the fewest.
+    pub fn assign(&mut self, qp: QpKey) -> Option<(u16, u16)> {
+        let (number, slot) = self.slots.iter_mut().enumerate().min_by_key(|(_, s)| s.used)?;
+        let index = match slot.free.pop() {
+            Some(index) => index,
+            None if slot.qps.len() < QPS_PER_SLOT as usize => {
+                slot.qps.push(None);
+                (slot.qps.len() - 1) as u16
+            }
+            None => return None,
+        };
+        *slot.qps.get_mut(usize::from(index))? = Some(qp);
+        slot.used += 1;
+        Some((number as u16, index))
+    }
+
+    /// Takes a doorbell back.
+    pub fn unassign(&mut self, slot: u16, index: u16) {
+        let Some(slot) = self.slots.get_mut(usize::from(slot)) else { return };
+        if slot.qps.get_mut(usize::from(index)).is_some_and(|q| q.take().is_some()) {
+            slot.free.push(index);
+            slot.used -= 1;
+        }
+    }
+}
+
+impl Slot {
+    fn scan(&self, memory: &GuestMemory, posted: &mut impl FnMut(QpKey)) {
+        const GROUP: usize = QPS_PER_GROUP as usize;
+        let Some(page) = memory.span(self.page, PAGE_BYTES as usize) else { return };
+        for_set_bytes(0, DIRTY, &|at| page.load_u64(at), &mut |group| {
+            // The last summary byte belongs to no group.
+            if page.swap_u8(group, 0) == Some(0) || group >= DIRTY - 1 {
+                return;
+            }
+            let first = DIRTY + group * GROUP;
+            for_set_bytes(first, first + GROUP, &|at| page.load_u64(at), &mut |at| {
+                if page.swap_u8(at, 0) != Some(0) {
+                    if let Some(Some(qp)) = self.qps.get(at - DIRTY) {
+                        posted(*qp);
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// Calls `found` with the offset of each byte in `from .. to`, multiples of eight, that is not 0.
+fn for_set_bytes(from: usize, to: usize, load: &dyn Fn(usize) -> Option<u64>, found: &mut dyn FnMut(usize)) {
+    for at in (from..to).step_by(8) {
+        let mut word = load(at).unwrap_or(0);
+        while word != 0 {
+            let byte = word.trailing_zeros() as usize / 8;
+            word &= !(0xff << (byte * 8));
+            found(at + byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::guest_memory;
+
+    fn context() -> (Vnic, Vec<QpKey>) {
+        let mut vnic = Vnic::new(VnicId(1), Vni::new(1).unwrap(), Vec::new());
+        vnic.memory = guest_memory(&[(0, 0x10_000)]);
+        let pages: Vec<Gpa> = (1..9).map(|p| Gpa(p * 0x1000)).collect();
+        let mut context = Context::new(&pages, &vnic.memory).unwrap();
+        let keys: Vec<QpKey> = (0..200).map(QpKey::for_test).collect();
+        for (i, key) in keys.iter().enumerate() {
+            assert_eq!(context.assign(*key), Some(((i % SLOTS) as u16, (i / SLOTS) as u16)));
+        }
+        vnic.contexts.insert(CtxHandle(1), context);
+        (vnic, keys)
+    }
+
+    fn scan(vnic: &Vnic) -> Vec<QpKey> {
+        let mut seen = Vec::new();
+        vnic.scan_doorbells(|k| seen.push(k));
+        seen
+    }
+
+    fn mark(vnic: &Vnic, slot: usize, index: usize) {
+        let page = vnic.memory.span(Gpa((slot as u64 + 1) * 0x1000), 0x1000).unwrap();
+        page.swap_u8(DIRTY + index, 1);
+        page.swap_u8(index / 64, 1);
+    }
+
+    #[test]
+    fn each_mark_is_seen_once() {
+        let (vnic, keys) = context();
+        assert_eq!(scan(&vnic), []);
+        mark(&vnic, 0, 0);
+        mark(&vnic, 3, 24);
+        assert_eq!(scan(&vnic), [keys[0], keys[24 * 8 + 3]]);
+        assert_eq!(scan(&vnic), []);
+    }
+
+    #[test]
+    fn marks_that_mean_nothing_are_ignored() {
+        let (mut vnic, keys) = context();
+        let page = vnic.memory.span(Gpa(0x1000), 0x1000).unwrap();
+        page.write(&[0xff; 0x1000]);
+        assert_eq!(scan(&vnic).len(), 25);
+        vnic.contexts.get_mut(&CtxHandle(1)).unwrap().unassign(0, 1);
+        mark(&vnic, 0, 1);
+        assert_eq!(scan(&vnic), []);
+        vnic.contexts.get_mut(&CtxHandle(1)).unwrap().unassign(0, 1);
+        assert_eq!(vnic.contexts.get_mut(&CtxHandle(1)).unwrap().assign(keys[5]), Some((0, 1)));
+        mark(&vnic, 0, 1);
+        assert_eq!(scan(&vnic), [keys[5]]);
+    }
+
+    #[test]
+    fn a_context_has_room_for_all_its_slots() {
+        let memory = guest_memory(&[(0, 0x10_000)]);
+        let pages: Vec<Gpa> = (1..9).map(|p| Gpa(p * 0x1000)).collect();
+        assert!(Context::new(&pages[1..], &memory).is_err());
+        let mut context = Context::new(&pages, &memory).unwrap();
+        let most = SLOTS * QPS_PER_SLOT as usize;
+        assert!((0..most).all(|i| context.assign(QpKey::for_test(i)).is_some()));
+        assert_eq!(context.assign(QpKey::for_test(0)), None);
+    }
+
+    #[test]
+    fn need_kick_reaches_every_slot() {
+        let (mut vnic, _) = context();
+        vnic.status_page = Some(Gpa(0xf000));
+        vnic.set_need_kick(true);
+        let page = vnic.memory.span(Gpa(0xf000), 0x1000).unwrap();
+        assert!((0..SLOTS).all(|s| page.load_u32(s * 64) == Some(1)));
+        assert_eq!(page.load_u32(SLOTS * 64), Some(0));
+        vnic.set_need_kick(false);
+        assert!((0..SLOTS).all(|s| page.load_u32(s * 64) == Some(0)));
+    }
+}

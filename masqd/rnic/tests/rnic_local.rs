@@ -1,0 +1,89 @@
+//! Verbs between two guests of one RNIC.
+
+mod common;
+
+use common::*;
+use masq_rnic::RnicConfig;
+use vrdma_abi::ring::*;
+
+struct Two {
+    net: Net,
+    a: Guest,
+    b: Guest,
+    a_cq: TestCq,
+    b_cq: TestCq,
+    a_qp: TestQp,
+    b_qp: TestQp,
+    a_mr: Mr,
+    b_mr: Mr,
+}
+
+const MEMORY: u64 = 16 << 20;
+const MR: u64 = 4 << 20;
+
+fn two(options: Options) -> Two {
+    let mut net = Net::new(&[RnicConfig::default()]);
+    let mut a = Guest::attach(&mut net, 0, 1, 100, "127.0.1.1", MEMORY);
+    let mut b = Guest::attach(&mut net, 0, 2, 100, "127.0.1.1", MEMORY);
+    let (a_cq, b_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64));
+    let (a_qp, b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
+    let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
+    connect(&mut net, (&a, &a_qp), (&b, &b_qp), &options);
+    Two { net, a, b, a_cq, b_cq, a_qp, b_qp, a_mr, b_mr }
+}
+
+#[test]
+fn send_receive() {
+    let mut t = two(Options::default());
+    t.a.write(t.a_mr.gpa, &pattern(5000, 1));
+    t.b.post_recv(&mut t.b_qp, 7, &[sge(&t.b_mr, 0, 3000), sge(&t.b_mr, 8192, 3000)]);
+    let send = vrdma_rings::SendRequest { imm_or_inv: 0x1234, ..request(SEND_OP_SEND_IMM, 42) };
+    t.a.post(&mut t.a_qp, &send, &[sge(&t.a_mr, 0, 1), sge(&t.a_mr, 1, 4999)]);
+    let r = wait(&mut t.net, &mut t.b_cq);
+    assert_eq!(
+        (r.wr_id, r.status, r.opcode, r.byte_len, r.imm_or_inv),
+        (7, WC_SUCCESS, WC_RECV, 5000, 0x1234)
+    );
+    assert_eq!((r.flags, r.cookie, r.consumer), (CQE_RECV | CQE_WITH_IMM, 0xc0 + t.b_qp.handle.0, 1));
+    let s = wait(&mut t.net, &mut t.a_cq);
+    assert_eq!((s.wr_id, s.status, s.opcode, s.consumer), (42, WC_SUCCESS, WC_SEND, 1));
+    let mut got = t.b.read(t.b_mr.gpa, 3000);
+    got.extend(t.b.read(t.b_mr.gpa + 8192, 2000));
+    assert_eq!(got, pattern(5000, 1));
+}
+
+#[test]
+fn write_read_atomic() {
+    let mut t = two(Options::default());
+    let len = 3_000_001;
+    t.a.write(t.a_mr.gpa + 3, &pattern(len, 2));
+    t.a.post(&mut t.a_qp, &to(&t.b_mr, 9, request(SEND_OP_RDMA_WRITE, 1)), &[sge(&t.a_mr, 3, len as u32)]);
+    let c = wait(&mut t.net, &mut t.a_cq);
+    assert_eq!((c.status, c.opcode), (WC_SUCCESS, WC_RDMA_WRITE));
+    assert_eq!(t.b.read(t.b_mr.gpa + 9, len), pattern(len, 2));
+
+    t.b.post_inline(&mut t.b_qp, &to(&t.a_mr, 0, request(SEND_OP_RDMA_WRITE, 2)), b"inline");
+    assert_eq!(wait(&mut t.net, &mut t.b_cq).status, WC_SUCCESS);
+    assert_eq!(t.a.read(t.a_mr.gpa, 6), b"inline");
+
+    t.a.post(&mut t.a_qp, &to(&t.b_mr, 9, request(SEND_OP_RDMA_READ, 3)), &[sge(&t.a_mr, 1 << 16, 70_000)]);
+    let c = wait(&mut t.net, &mut t.a_cq);
+    assert_eq!((c.status, c.opcode, c.byte_len), (WC_SUCCESS, WC_RDMA_READ, 70_000));
+    assert_eq!(t.a.read(t.a_mr.gpa + (1 << 16), 70_000), pattern(len, 2)[..70_000]);
+
+    t.b.write(t.b_mr.gpa + 64, &5u64.to_ne_bytes());
+    let atomic = |opcode, compare_add, swap| vrdma_rings::SendRequest {
+        atomic: Some(AtomicSegment { compare_add, swap }),
+        ..request(opcode, 4)
+    };
+    for (r, before, after) in [
+        (atomic(SEND_OP_FETCH_ADD, 10, 0), 5, 15),
+        (atomic(SEND_OP_CMP_SWAP, 15, 99), 15, 99),
+        (atomic(SEND_OP_CMP_SWAP, 15, 1), 99, 99),
+    ] {
+        t.a.post(&mut t.a_qp, &to(&t.b_mr, 64, r), &[sge(&t.a_mr, 128, 8)]);
+        let c = wait(&mut t.net, &mut t.a_cq);
+        assert_eq!((c.status, c.byte_len), (WC_SUCCESS, 8));
+        assert_eq!((t.a.read_u64(t.a_mr.gpa + 128), t.b.read_u64(t.b_mr.gpa + 64)), (before, after));
+    }
+}
