@@ -98,6 +98,11 @@ impl ControlQueue {
         self.state.lock().unwrap().exchange(request, reply_len)
     }
 
+    /// The virtqueue itself, for tests that spoil it.
+    pub fn with_queue<T>(&self, use_it: impl FnOnce(&mut DriverQueue) -> T) -> T {
+        use_it(&mut self.state.lock().unwrap().queue)
+    }
+
     /// Tables that list `gpas`, which are pages of `1 << page_shift` bytes. Keep the mapping until the
     /// command is done.
     pub fn page_table(&self, gpas: &[u64], page_shift: u8) -> (PageTable, Option<Mapping>) {

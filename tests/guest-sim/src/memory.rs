@@ -89,7 +89,6 @@ impl GuestRam {
 
     /// Memory with the given seals, for tests of what the host must refuse.
     pub fn with_seals(len: usize, seals: i32) -> io::Result<Self> {
-        let len = len.next_multiple_of(2 * PAGE);
         const NAME: &CStr = c"guest-ram";
         // SAFETY: NAME is a valid C string.
         let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
@@ -98,11 +97,17 @@ impl GuestRam {
         }
         // SAFETY: memfd_create returned this descriptor and nobody else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
+        let len = len.next_multiple_of(2 * PAGE);
         file.set_len(len as u64)?;
         // SAFETY: plain system call on a descriptor that we own.
         if seals != 0 && unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
             return Err(io::Error::last_os_error());
         }
+        Self::from_file(file, len)
+    }
+
+    /// Memory of `len` bytes in a file of at least that length.
+    pub fn from_file(file: File, len: usize) -> io::Result<Self> {
         let base = map(std::ptr::null_mut(), len, &file, 0, 0)?;
         let low_len = len / 2 / PAGE * PAGE;
         let pages = Mutex::new(Pages { used: vec![false; len / PAGE], low: low_len / PAGE });

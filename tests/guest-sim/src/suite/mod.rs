@@ -33,18 +33,49 @@ pub fn layout() -> Layout {
     layout
 }
 
+/// Numbers that look random and are the same in every run.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Self {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        // The low bits of this generator are its worst.
+        (self.next_u64() >> 11) % end
+    }
+
+    /// One of several.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// Some bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut data = Vec::with_capacity(len + 8);
+        while data.len() < len {
+            data.extend_from_slice(&self.next_u64().to_le_bytes());
+        }
+        data.truncate(len);
+        data
+    }
+}
+
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut data = Vec::with_capacity(len + 8);
-    while data.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend_from_slice(&state.to_le_bytes());
-    }
-    data.truncate(len);
-    data
+    Rng::new(seed).bytes(len)
 }
 
 /// Checks that two byte strings are equal; tells where they differ, not all that they hold.
