@@ -197,7 +197,7 @@ fn attack(state: QpState, inputs: &[Input]) -> Result<(), TestCaseError> {
     let local = |regions: &[Region]| [&regions[0].data[..1024], &regions[0].data[spare..]].concat();
     prop_assert!(local(after) == local(&before), "memory outside of receives and results was written");
     if !matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-        pair.to_state(1, QpState::Err);
+        pair.enter(1, QpState::Err);
         pair.doorbell(1);
         let world = &pair.ends[1].world;
         prop_assert!(world.sq.is_empty() && world.rq.is_empty());
@@ -212,9 +212,9 @@ fn attack(state: QpState, inputs: &[Input]) -> Result<(), TestCaseError> {
 
 fn reach(pair: &mut Pair, setup: &Setup, state: QpState) {
     match state {
-        QpState::Sqd | QpState::Err => pair.to_state(1, state),
+        QpState::Sqd | QpState::Err => pair.enter(1, state),
         _ => {
-            pair.to_state(1, QpState::Reset);
+            pair.enter(1, QpState::Reset);
             let steps = match state {
                 QpState::Reset => 0,
                 QpState::Init => 1,

@@ -395,12 +395,12 @@ fn draining() {
     assert_eq!(succeeded(&pair, 1, WorkQueue::Send), [7]);
     let more = QpChange { max_rd_atomic: Some(1), timeout: Some(9), ..QpChange::default() };
     pair.modify(0, more).unwrap();
-    pair.to_state(0, QpState::Rts);
+    pair.enter(0, QpState::Rts);
     pair.run();
     assert_eq!(succeeded(&pair, 0, WorkQueue::Send), [1, 2, 3]);
     assert_eq!(pair.ends[0].world.events, [QpEvent::SqDrained], "once");
     // An idle queue is drained at once.
-    pair.to_state(0, QpState::Sqd);
+    pair.enter(0, QpState::Sqd);
     assert_eq!(pair.ends[0].world.events, [QpEvent::SqDrained; 2]);
 }
 
@@ -414,7 +414,7 @@ fn reset_and_again() {
     pair.run_for(LATENCY);
     pair.deaf[1] = false;
     for end in 0..2 {
-        pair.to_state(end, QpState::Reset);
+        pair.enter(end, QpState::Reset);
         pair.world(end).sq.clear();
     }
     assert_eq!(pair.ends[0].qp.poll_timeout(), None);
@@ -461,9 +461,9 @@ fn psns_wrap_in_mid_window() {
             pair.post_send(end, SendWork { sges: back, ..send(SendOp::Read, 2, 0) });
         }
         pair.run();
-        for end in 0..2 {
+        for (end, source) in source.iter().enumerate() {
             assert_eq!(succeeded(&pair, end, WorkQueue::Send), [1, 2]);
-            assert_eq!(pair.bytes(end, LOCAL, 0x8000, 256 * 40), source[end]);
+            assert_eq!(&pair.bytes(end, LOCAL, 0x8000, 256 * 40), source);
         }
         assert_eq!(pair.ends[0].qp.status().sq_psn, Psn::new(0xff_fffa).plus(80));
     }

@@ -271,6 +271,26 @@ fn rem_access_err_in_mid_read() {
     assert!(!pair.ends[0].world.writes.is_empty(), "it had begun");
 }
 
+/// The right to read goes between two responses.
+#[test]
+fn rem_access_err_when_rights_are_taken_away() {
+    let setup = Setup {
+        config: RcConfig { read_packets: 4, ..Setup::default().config },
+        max_rd_atomic: 1,
+        ..Setup::default()
+    };
+    let mut pair = Pair::with_memory(&setup);
+    pair.post_send(0, send(SendOp::Read, 1, 20_000));
+    pair.pump();
+    let request = pair.sent[0].1.clone();
+    pair.inject(1, &request);
+    let closed = masq_driver::QpChange { access: Some(Default::default()), ..Default::default() };
+    pair.modify(1, closed).unwrap();
+    pair.run();
+    assert_eq!(pair.ends[0].world.statuses(WorkQueue::Send), [(1, Status::RemAccessErr)]);
+    assert_eq!(pair.ends[0].world.writes, []);
+}
+
 #[test]
 fn rem_inv_req_err() {
     let closed = Setup { access: masq_driver::Access::default(), ..Setup::default() };
@@ -449,7 +469,7 @@ fn wr_flush_err() {
     pair.deaf[1] = true;
     pair.doorbell(0);
     pair.pump();
-    pair.to_state(0, QpState::Err);
+    pair.enter(0, QpState::Err);
     assert!(pair.ends[0].qp.wants_work(), "one call flushes a bounded number");
     pair.doorbell(0);
     let all: Vec<_> = (0..300).map(|i| (i, Status::WrFlushErr)).collect();

@@ -2,6 +2,28 @@
 //!
 //! [`RcQp`] is one reliable connected queue pair (IBTA Vol 1 §9.7). Memory, rings and completion queues come
 //! through [`Env`]; the tests bring a model of them, the engine the guest's.
+//!
+//! ```text
+//!                  ┌──────────────────────────── RcQp: state, attributes ───────────────────────────┐
+//!  send ring ─────►│ Requester                                                                      │
+//!                  │   Inflight   requests and their PSNs: what is acknowledged, sent, to be sent   │
+//!                  │   Retry      counters and deadlines                                            ├──► Batch ──► datagrams
+//!  packets ───────►│ Responder                                                                      │
+//!                  │   Receive    the receive that a message fills      Resources  READs and        ├──► completions, events
+//!  recv ring ─────►│   Reply      what to acknowledge or refuse                    atomics to answer│
+//!                  └────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Where the standard leaves a choice:
+//!
+//! - A long READ is asked for in several READ requests, so that the requester sets the pace. They are a READ's PSNs cut
+//!   into messages, which a responder cannot tell from several READs.
+//! - The last packet of each message asks for an acknowledgement, and every `ack_every`th of a long one. A responder
+//!   acknowledges what was handled since it last got to send with one packet, at once.
+//! - A responder promises no credits (31): a message without a receive gets an RNR NAK.
+//! - Access that the queue pair does not allow at all is an invalid request, as an unsupported function is; access that
+//!   a region does not allow is a remote access error.
+//! - A READ response at the wrong place is taken for a sign of loss, one of the wrong length for a bad response.
 
 mod attributes;
 mod batch;

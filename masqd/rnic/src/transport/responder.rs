@@ -414,7 +414,9 @@ impl Responder {
             if !batch.admits(&repr, bytes) {
                 return Ok(());
             }
+            let may_read = link.attributes.access.remote_read;
             let pushed = batch.push(repr, bytes, |out| match source {
+                Some(_) if !may_read => Err(MemoryFault::NotPermitted),
                 Some(source) => env.read_remote(source, out),
                 None => Ok(()),
             });

@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn timeouts_are_counted_and_progress_forgives() {
         let (mut r, attributes) = retry(2, 0);
-        let mut timeout = |r: &mut Retry, ms| {
+        let timeout = |r: &mut Retry, ms| {
             r.sent(at(ms), Some(MS));
             assert_eq!(r.handle_timeout(at(ms)), Ok(false));
             r.handle_timeout(at(ms + 1))

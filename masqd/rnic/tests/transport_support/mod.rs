@@ -130,7 +130,7 @@ impl Pair {
         qp.modify(now, world, &change)
     }
 
-    pub fn to_state(&mut self, end: usize, to: QpState) {
+    pub fn enter(&mut self, end: usize, to: QpState) {
         self.modify(end, QpChange { to: Some(to), ..QpChange::default() }).expect("a legal change");
     }
 
