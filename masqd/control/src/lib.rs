@@ -1,0 +1,31 @@
+//! One guest device's control commands: decoded, checked, decided by policy, carried out by an RNIC.
+//!
+//! ```text
+//!  request bytes ─→ decode ─→ ownership, quota ─→ policy ─→ RnicDriver ─→ reply bytes
+//!   (Session)      (verbs)       (objects)      (Directory)    (Env)      + Refusal
+//! ```
+//!
+//! [`Session`] is the state of one attached device. [`Directory`] is what this host knows of desired and
+//! realised state; it is fed from a [`Store`](store::Store), whose implementations live elsewhere. Nothing here
+//! knows a socket, vhost-user, a clock, a thread or an async runtime.
+
+mod config;
+mod directory;
+mod env;
+mod errno;
+mod limits;
+mod realise;
+mod refresh;
+mod refusal;
+mod session;
+pub mod store;
+
+pub use config::{Link, config_space};
+pub use directory::{BadEntry, Delta, Directory};
+pub use env::{Env, GuestMemory, MemoryError};
+pub use errno::Errno;
+pub use limits::Limits;
+pub use realise::{Identity, PlanError, identity, plan_endpoint};
+pub use refresh::RefreshGate;
+pub use refusal::{ObjectKind, Peer, Reason, Refusal, RefusalCounters, Verb};
+pub use session::{Outcome, Reply, ResetReport, Revocation, Session, SessionConfig, Ticket};

@@ -1,0 +1,136 @@
+use std::net::IpAddr;
+
+use masq_model::Endpoint;
+use masq_policy::qpn::{allocate_block, overlap};
+use masq_types::{Gid, MacAddr, QpnBlock, Vni};
+
+use crate::Directory;
+
+/// Who a guest device is: everything about it that does not change while it is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Name of its vNIC.
+    pub vnic: String,
+    /// Name of its network.
+    pub vpc: String,
+    /// Its network.
+    pub vni: Vni,
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// The GIDs that it may use.
+    pub gids: Vec<Gid>,
+    /// Its underlay addresses: address `i` belongs to path `i`.
+    pub addresses: Vec<IpAddr>,
+    /// Blocks of QPNs that it owns.
+    pub qpn_blocks: Vec<QpnBlock>,
+}
+
+/// Why a vNIC cannot be realised.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// It is not desired.
+    #[error("there is no vnic {0:?}")]
+    NoVnic(String),
+    /// Its network does not exist.
+    #[error("vnic {vnic:?} refers to the vpc {vpc:?}, which does not exist")]
+    NoVpc {
+        /// The vNIC.
+        vnic: String,
+        /// The network.
+        vpc: String,
+    },
+    /// Its host does not exist.
+    #[error("vnic {vnic:?} refers to the host {host:?}, which does not exist")]
+    NoHost {
+        /// The vNIC.
+        vnic: String,
+        /// The host.
+        host: String,
+    },
+    /// The host has too few underlay addresses.
+    #[error("vnic {vnic:?} wants {paths} paths, but host {host:?} has only {addresses} underlay addresses")]
+    TooFewPaths {
+        /// The vNIC.
+        vnic: String,
+        /// The host.
+        host: String,
+        /// Wanted.
+        paths: u8,
+        /// Present.
+        addresses: usize,
+    },
+    /// All QPNs of the host are taken.
+    #[error("host {0:?} has no free block of QPNs")]
+    NoQpns(String),
+    /// It is not realised.
+    #[error("vnic {0:?} is not realised on its host")]
+    NotRealised(String),
+}
+
+/// QPNs in the block that a vNIC gets.
+const QPNS_PER_VNIC: u32 = 1 << 14;
+
+/// The endpoint record that the host of `vnic` shall publish. Blocks of an earlier record of the same host are kept;
+/// else a new one is taken at or after `start`, any number: the caller's randomness. Equal to the
+/// record that exists if nothing is to be done.
+pub fn plan_endpoint(directory: &Directory, vnic: &str, start: u32) -> Result<Endpoint, PlanError> {
+    let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
+    let vpc =
+        directory.vpc(&v.vpc).ok_or_else(|| PlanError::NoVpc { vnic: vnic.into(), vpc: v.vpc.clone() })?;
+    let host = directory
+        .host(&v.host)
+        .ok_or_else(|| PlanError::NoHost { vnic: vnic.into(), host: v.host.clone() })?;
+    let paths = v.path_count();
+    let addresses = host.underlay.get(..usize::from(paths)).ok_or_else(|| PlanError::TooFewPaths {
+        vnic: vnic.into(),
+        host: host.name.clone(),
+        paths,
+        addresses: host.underlay.len(),
+    })?;
+    let old = directory.endpoint(vnic);
+    let others: Vec<QpnBlock> = directory
+        .endpoints_of_host(&host.name)
+        .filter(|e| e.vnic != vnic)
+        .flat_map(|e| e.qpn_blocks.iter().copied())
+        .collect();
+    let keep = old.filter(|e| {
+        e.host == host.name
+            && !e.qpn_blocks.is_empty()
+            && !e.qpn_blocks.iter().any(|b| others.iter().any(|o| overlap(*b, *o)))
+    });
+    let (qpn_blocks, generation) = match keep {
+        Some(e) => (e.qpn_blocks.clone(), e.generation),
+        None => {
+            let block = allocate_block(&others, QPNS_PER_VNIC, start)
+                .ok_or_else(|| PlanError::NoQpns(host.name.clone()))?;
+            (vec![block], old.map_or(1, |e| e.generation + 1))
+        }
+    };
+    Ok(Endpoint {
+        vnic: vnic.into(),
+        vni: vpc.vni,
+        gids: v.gids(),
+        host: host.name.clone(),
+        addresses: addresses.to_vec(),
+        qpn_blocks,
+        generation,
+    })
+}
+
+/// The identity of a vNIC whose endpoint has been published.
+pub fn identity(directory: &Directory, vnic: &str) -> Result<Identity, PlanError> {
+    let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
+    let endpoint = directory
+        .endpoint(vnic)
+        .filter(|e| e.host == v.host)
+        .ok_or_else(|| PlanError::NotRealised(vnic.into()))?;
+    Ok(Identity {
+        vnic: v.name.clone(),
+        vpc: v.vpc.clone(),
+        vni: endpoint.vni,
+        mac: v.mac,
+        gids: v.gids(),
+        addresses: endpoint.addresses.clone(),
+        qpn_blocks: endpoint.qpn_blocks.clone(),
+    })
+}
