@@ -1,0 +1,111 @@
+//! The command line of masqd.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, ValueEnum};
+
+/// The host daemon of masq: gives tenants' VMs a virtual RDMA device.
+///
+/// For each vNIC that the desired state places on this host, masqd listens on RUN_DIR/<vnic>.sock for a
+/// vhost-user front end (QEMU's vhost-user-rdma-pci), and on RUN_DIR/masqd.sock for masqctl.
+#[derive(Parser, Debug)]
+#[command(name = "masqd", version, max_term_width = 100)]
+pub struct Args {
+    /// This host's name in the desired state.
+    #[arg(long, value_name = "NAME")]
+    pub host: String,
+
+    /// Where desired and realised state are kept: embedded:PATH (a file; for one host alone) or
+    /// etcd:http://HOST:PORT[,http://HOST:PORT...] (for several hosts).
+    #[arg(long, value_name = "STORE")]
+    pub store: StoreAddress,
+
+    /// Directory of the sockets; created if it is missing.
+    #[arg(long, value_name = "DIR", default_value = "/run/masqd")]
+    pub run_dir: PathBuf,
+
+    /// Desired state (TOML or JSON) to put into the store at start, replacing what is there.
+    #[arg(long, value_name = "FILE")]
+    pub apply: Option<PathBuf>,
+
+    /// Engine threads of the software RNIC. This version has one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
+    pub engines: u16,
+
+    /// Form of the log, which goes to standard error.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+
+    /// What to log: a level (error, warn, info, debug, trace) or filters such as masqd=debug.
+    #[arg(long, value_name = "FILTER", env = "MASQD_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Forms of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Which store to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAddress {
+    /// A file on this host.
+    Embedded(PathBuf),
+    /// The client URLs of an etcd cluster.
+    Etcd(Vec<String>),
+}
+
+impl FromStr for StoreAddress {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        if let Some(path) = s.strip_prefix("embedded:") {
+            return if path.is_empty() {
+                Err("embedded: needs the path of a file".into())
+            } else {
+                Ok(StoreAddress::Embedded(path.into()))
+            };
+        }
+        let urls =
+            s.strip_prefix("etcd:").ok_or("a store is embedded:PATH or etcd:http://HOST:PORT[,...]")?;
+        let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
+        match urls.iter().find(|u| u.strip_prefix("http://").is_none_or(str::is_empty)) {
+            Some(bad) => Err(format!("{bad:?} is not an etcd client URL such as http://10.0.0.1:2379")),
+            None => Ok(StoreAddress::Etcd(urls)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn stores() {
+        assert_eq!("embedded:/var/db".parse(), Ok(StoreAddress::Embedded("/var/db".into())));
+        let two = StoreAddress::Etcd(vec!["http://a:1".into(), "http://b:2".into()]);
+        assert_eq!("etcd:http://a:1,http://b:2".parse(), Ok(two));
+        for bad in ["", "embedded:", "etcd:", "etcd:a:1", "etcd:http://a:1,", "redis:x"] {
+            assert!(bad.parse::<StoreAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_engine_only() {
+        let args = ["masqd", "--host", "h", "--store", "embedded:x", "--engines"];
+        assert!(Args::try_parse_from(args.iter().chain(&["1"])).is_ok());
+        assert!(Args::try_parse_from(args.iter().chain(&["2"])).is_err());
+    }
+}

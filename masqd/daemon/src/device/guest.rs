@@ -1,0 +1,428 @@
+//! One connected guest: its memory, queues and session, from the front end's arrival to its end.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use masq_control::{
+    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Session, SessionConfig, Ticket,
+    config_space,
+};
+use masq_driver::{Command, DriverError, Event, VnicId};
+use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
+use masq_policy::conntrack::Touched;
+use masq_policy::quota::Resource;
+use tracing::{debug, info, warn};
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vm_memory::{Bytes, GuestAddress};
+use vrdma_abi::config::{Config, QUEUE_CONTROL, QUEUE_EVENTS};
+use vrdma_abi::event::AsyncEvent;
+use zerocopy::IntoBytes;
+
+use super::channel::Channel;
+use super::inbox::{Inbox, Message};
+use super::memory::{GuestRam, Mapped};
+use super::poller::Poller;
+use super::queues::QUEUES;
+use super::ring::{Chain, Popped, Ring, RingError};
+use super::throttle::Throttle;
+use super::vring::{Kick, Vring};
+use super::{Host, MAX_REQUEST_BYTES, Report, SPACE_BYTES};
+
+/// Requests that are served before the device's thread looks at anything else.
+const REQUESTS_PER_TURN: usize = 64;
+/// Events that wait for buffers of the guest's.
+const MAX_BACKLOG: usize = 4096;
+
+/// A connected guest.
+pub(super) struct Guest {
+    pub(super) host: Arc<Host>,
+    pub(super) name: Arc<str>,
+    /// The RNIC's name for it.
+    pub(super) vnic: VnicId,
+    epoch: u64,
+    link: Link,
+    inbox: Inbox,
+    pub(super) poller: Arc<Poller>,
+    pub(super) features: u64,
+    pub(super) protocol_features: VhostUserProtocolFeatures,
+    pub(super) ram: GuestRam,
+    pub(super) vrings: Vec<Vring>,
+    pub(super) control: Option<Ring>,
+    pub(super) events: Option<Ring>,
+    session: Session,
+    /// Chains of requests that wait for the store.
+    waiting: HashMap<Ticket, Chain>,
+    /// Events that wait for buffers.
+    backlog: VecDeque<AsyncEvent>,
+    channel: Option<Channel>,
+    throttle: Throttle,
+    /// The RNIC has given the guest up; the front end must go.
+    dead: bool,
+}
+
+/// Why a guest cannot be attached.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttachError {
+    #[error("the RNIC cannot attach it: {0}")]
+    Rnic(#[from] DriverError),
+    #[error("no random numbers: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+struct RamReader(Arc<Mapped>);
+
+impl GuestMemory for RamReader {
+    fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        self.0.read_slice(buf, GuestAddress(gpa)).map_err(|_| MemoryError(gpa))
+    }
+}
+
+impl Guest {
+    /// Makes the guest known to the RNIC. Its objects live in an epoch of their own.
+    pub(super) fn attach(
+        identity: Identity,
+        host: Arc<Host>,
+        inbox: Inbox,
+        poller: Arc<Poller>,
+    ) -> Result<Self, AttachError> {
+        let epoch = host.epoch;
+        let seed = getrandom::u32()?;
+        let link = host.link();
+        let vnic = host.next_vnic();
+        let name: Arc<str> = identity.vnic.as_str().into();
+        let attach = Command::AttachVnic { vnic, vni: identity.vni, addresses: identity.addresses.clone() };
+        let active_mtu = link.active_mtu;
+        let session =
+            Session::new(SessionConfig { id: vnic, identity, limits: host.limits, epoch, active_mtu, seed });
+        host.router.attach(vnic, inbox.clone());
+        // From here on, dropping the guest undoes what has been done.
+        let guest = Guest {
+            host,
+            name,
+            vnic,
+            epoch,
+            link,
+            inbox,
+            poller,
+            features: 0,
+            protocol_features: VhostUserProtocolFeatures::empty(),
+            ram: GuestRam::default(),
+            vrings: (0..QUEUES).map(|_| Vring::default()).collect(),
+            control: None,
+            events: None,
+            session,
+            waiting: HashMap::new(),
+            backlog: VecDeque::new(),
+            channel: None,
+            throttle: Throttle::default(),
+            dead: false,
+        };
+        guest.host.rnic.execute(attach)?;
+        Ok(guest)
+    }
+
+    /// Whether the front end has to be disconnected.
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    pub(super) fn has_protocol_feature(&self, feature: VhostUserProtocolFeatures) -> bool {
+        self.protocol_features.contains(feature)
+    }
+
+    /// Whether the front end says so when the guest resets its device; else stopping the control queue means it.
+    pub(super) fn front_end_resets(&self) -> bool {
+        self.has_protocol_feature(VhostUserProtocolFeatures::RESET_DEVICE)
+    }
+
+    pub(super) fn set_channel(&mut self, channel: Channel) {
+        self.channel = Some(channel);
+    }
+
+    /// The config space as it is now.
+    pub(super) fn config_space(&self) -> [u8; SPACE_BYTES] {
+        let identity = self.session.identity();
+        let paths = identity.addresses.len() as u8;
+        let config = config_space(identity.mac, self.epoch, &self.host.limits, self.link, paths);
+        let mut space = [0; SPACE_BYTES];
+        space[..Config::SIZE].copy_from_slice(config.as_bytes());
+        space
+    }
+
+    /// The guest has started anew, or is gone: nothing of it stays. The front end stays connected.
+    pub(super) fn reset(&mut self, why: &str) {
+        for index in 0..QUEUES {
+            self.stop_queue(index);
+        }
+        let report = self.session.reset(&*self.host.rnic);
+        self.waiting.clear();
+        self.backlog.clear();
+        info!(vnic = %self.name, reaped = report.reaped, "{why}");
+        for failure in &report.failures {
+            warn!(vnic = %self.name, "the RNIC still has something of the guest's: {failure}");
+        }
+        // Detaching is sure to work, and ends everything.
+        self.dead |= !report.failures.is_empty();
+    }
+
+    /// A kick on one of masqd's own queues, or anything else that may have made something available.
+    pub(super) fn kicked(&mut self, index: u16) {
+        if let Some(Vring { kick: Kick::Eventfd(kick), .. }) = self.vrings.get(usize::from(index)) {
+            let mut counter = [0; 8];
+            let _ = rustix::io::read(kick, &mut counter);
+        }
+        match index {
+            QUEUE_CONTROL => self.serve_requests(),
+            QUEUE_EVENTS => self.deliver_events(),
+            _ => {}
+        }
+    }
+
+    /// A message from the rest of masqd. Stopping is the caller's.
+    pub(super) fn message(&mut self, message: Message) {
+        match message {
+            Message::Rnic(event) => self.rnic_event(&event),
+            Message::Gids(gids) => self.session.set_gids(gids),
+            Message::Link(link) => self.set_link(link),
+            Message::Resolved(ticket) => self.resolved(ticket),
+            Message::MoreRequests => self.serve_requests(),
+            Message::Report(reply) => {
+                // Whoever asked may have lost patience.
+                let _ = reply.send(self.report());
+            }
+            Message::Stop => {}
+        }
+    }
+
+    /// Desired or realised state has changed.
+    pub(super) fn reevaluate(&mut self, touched: &Touched) {
+        let host = self.host.clone();
+        let directory = host.directory.read();
+        for revoked in self.session.reevaluate(&directory, &*host.rnic, touched) {
+            let c = &revoked.connection;
+            warn!(
+                vpc = %self.session.identity().vpc,
+                vnic = %self.name,
+                verb = "revoke",
+                peer = %c.peer,
+                errno = %revoked.reason.errno(),
+                reason = revoked.reason.label(),
+                "connection of QP {:#08x} to QP {:#08x} at {} revoked: {}",
+                c.local_qpn.get(),
+                c.remote_qpn.get(),
+                c.remote,
+                revoked.reason
+            );
+            if let Some(failure) = revoked.failure {
+                // Fail closed: a connection that cannot be revoked takes the device with it.
+                warn!(vnic = %self.name, "the RNIC did not revoke it, so the device is detached: {failure}");
+                self.dead = true;
+            }
+        }
+    }
+
+    fn serve_requests(&mut self) {
+        for _ in 0..REQUESTS_PER_TURN {
+            let Some(ring) = &mut self.control else { return };
+            match ring.pop(self.ram.mapped(), MAX_REQUEST_BYTES) {
+                Ok(Some(Popped::Chain(chain))) => self.request(chain),
+                Ok(Some(Popped::Malformed(why))) => {
+                    self.say(|name| warn!(vnic = %name, "a malformed control request was dropped: {why}"));
+                }
+                Ok(None) => return,
+                Err(e) => return self.break_queue(QUEUE_CONTROL, &e),
+            }
+        }
+        self.inbox.push(Message::MoreRequests);
+    }
+
+    fn request(&mut self, chain: Chain) {
+        let host = self.host.clone();
+        let memory = RamReader(self.ram.mapped().clone());
+        let outcome = {
+            let directory = host.directory.read();
+            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory };
+            self.session.handle_request(env, &chain.request)
+        };
+        match outcome {
+            Outcome::Reply(reply) => self.reply(chain, reply),
+            Outcome::Pending(ticket) => {
+                self.waiting.insert(ticket, chain);
+                host.refresher.miss(self.inbox.clone(), ticket);
+            }
+        }
+    }
+
+    fn resolved(&mut self, ticket: Ticket) {
+        let Some(chain) = self.waiting.remove(&ticket) else { return };
+        let host = self.host.clone();
+        let memory = RamReader(self.ram.mapped().clone());
+        let reply = {
+            let directory = host.directory.read();
+            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory };
+            self.session.handle_resolved(env, ticket)
+        };
+        if let Some(reply) = reply {
+            self.reply(chain, reply);
+        }
+    }
+
+    /// The control queue stops: whoever waits gets an answer from what is known now.
+    pub(super) fn resolve_all(&mut self) {
+        let tickets: Vec<Ticket> = self.waiting.keys().copied().collect();
+        tickets.into_iter().for_each(|ticket| self.resolved(ticket));
+    }
+
+    fn reply(&mut self, chain: Chain, reply: Reply) {
+        if let Some(refusal) = &reply.refusal {
+            let vpc = self.session.identity().vpc.clone();
+            self.say(|name| log_refusal(&vpc, name, refusal));
+        }
+        let Some(ring) = &mut self.control else { return };
+        match ring.answer(chain, &reply.bytes, self.ram.mapped()) {
+            Ok(true) => {}
+            Ok(false) => self.say(|name| warn!(vnic = %name, "a control request has no room for its reply")),
+            Err(e) => self.break_queue(QUEUE_CONTROL, &e),
+        }
+    }
+
+    fn rnic_event(&mut self, event: &Event) {
+        match event {
+            Event::QpFault { qp, fault, reason, .. } => {
+                self.say(|name| info!(vnic = %name, qp = qp.0, "queue pair fault {fault:?}: {reason}"));
+            }
+            Event::VnicFatal { reason, .. } => {
+                warn!(vnic = %self.name, "the RNIC has given the device up: {reason}");
+                self.dead = true;
+            }
+            _ => {}
+        }
+        if let Some(event) = self.session.handle_event(event) {
+            self.backlog.push_back(event);
+            if self.backlog.len() > MAX_BACKLOG {
+                self.backlog.pop_front();
+                self.say(|name| warn!(vnic = %name, "the guest takes no events; the oldest one was dropped"));
+            }
+            self.deliver_events();
+        }
+    }
+
+    fn deliver_events(&mut self) {
+        while let (Some(event), Some(ring)) = (self.backlog.front(), &mut self.events) {
+            match ring.pop(self.ram.mapped(), 0) {
+                Ok(Some(Popped::Chain(chain))) if chain.room_bytes() >= AsyncEvent::SIZE => {
+                    if let Err(e) = ring.answer(chain, event.as_bytes(), self.ram.mapped()) {
+                        return self.break_queue(QUEUE_EVENTS, &e);
+                    }
+                    self.backlog.pop_front();
+                }
+                Ok(Some(Popped::Chain(chain))) => {
+                    if let Err(e) = ring.answer(chain, &[], self.ram.mapped()) {
+                        return self.break_queue(QUEUE_EVENTS, &e);
+                    }
+                    self.say(|name| warn!(vnic = %name, "a buffer for events is too small"));
+                }
+                Ok(Some(Popped::Malformed(why))) => {
+                    self.say(|name| warn!(vnic = %name, "a malformed buffer for events was dropped: {why}"));
+                }
+                Ok(None) => return,
+                Err(e) => return self.break_queue(QUEUE_EVENTS, &e),
+            }
+        }
+    }
+
+    /// The guest's queue makes no sense any more: it stays stopped until it is set up again.
+    fn break_queue(&mut self, index: u16, error: &RingError) {
+        self.say(|name| warn!(vnic = %name, queue = index, "{error}; the queue is stopped"));
+        if let Kick::Eventfd(kick) = &self.vrings[usize::from(index)].kick {
+            let _ = self.poller.remove(kick);
+        }
+        match index {
+            QUEUE_CONTROL => {
+                self.control = None;
+                self.waiting.clear();
+            }
+            _ => self.events = None,
+        }
+    }
+
+    fn set_link(&mut self, link: Link) {
+        if std::mem::replace(&mut self.link, link) == link {
+            return;
+        }
+        self.session.set_active_mtu(link.active_mtu);
+        if let Some(channel) = &self.channel {
+            match channel.config_changed() {
+                Ok(()) => debug!(vnic = %self.name, "the guest is told of a changed link"),
+                Err(e) => warn!(vnic = %self.name, "cannot tell the guest of a changed link: {e}"),
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let identity = self.session.identity();
+        let used = |resource| self.session.usage().used(resource);
+        let connection = |c: &masq_policy::conntrack::Connection| ConnectionStatus {
+            vnic: self.name.to_string(),
+            vpc: identity.vpc.clone(),
+            local: c.local,
+            local_qpn: c.local_qpn.get(),
+            remote: c.remote,
+            remote_qpn: c.remote_qpn.get(),
+            peer: c.peer.to_string(),
+        };
+        Report {
+            state: if self.session.is_initialised() { VnicState::Active } else { VnicState::Connected },
+            epoch: Some(self.epoch),
+            objects: ObjectCounts {
+                contexts: used(Resource::Contexts),
+                pds: used(Resource::Pds),
+                mrs: used(Resource::Mrs),
+                cqs: used(Resource::Cqs),
+                qps: used(Resource::Qps),
+            },
+            connections: self.session.connections().map(|(_, c)| connection(c)).collect(),
+        }
+    }
+
+    /// Writes a line that a guest can provoke, unless there have been too many.
+    fn say(&mut self, line: impl FnOnce(&str)) {
+        match self.throttle.admit(Instant::now()) {
+            None => {}
+            Some(0) => line(&self.name),
+            Some(suppressed) => {
+                warn!(vnic = %self.name, "{suppressed} lines about this guest were not written");
+                line(&self.name);
+            }
+        }
+    }
+}
+
+fn log_refusal(vpc: &str, vnic: &str, refusal: &Refusal) {
+    let peer = refusal.peer.as_ref().map(ToString::to_string).unwrap_or_default();
+    warn!(
+        vpc,
+        vnic,
+        verb = refusal.verb_name(),
+        peer,
+        errno = %refusal.errno(),
+        reason = refusal.reason.label(),
+        "{refusal}"
+    );
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // The front end keeps the eventfds open, so they must leave the set explicitly.
+        for index in [QUEUE_CONTROL, QUEUE_EVENTS] {
+            if let Kick::Eventfd(kick) = &self.vrings[usize::from(index)].kick {
+                let _ = self.poller.remove(kick);
+            }
+        }
+        if let Err(e) = self.host.rnic.execute(Command::DetachVnic { vnic: self.vnic }) {
+            warn!(vnic = %self.name, "the RNIC cannot detach the device: {e}");
+        }
+        self.host.router.detach(self.vnic);
+    }
+}

@@ -1,0 +1,73 @@
+//! Guest devices: one socket and one thread for each vNIC of this host.
+//!
+//! ```text
+//!   QEMU ──socket──→ serve ──→ vhost (requests of the front end) ─┐
+//!   guest ──kick──→   │                                           ├→ guest ─→ Session, RNIC
+//!   RNIC, store ──inbox                                           │
+//!                     └──→ guest (control queue, events) ─────────┘
+//! ```
+//!
+//! A device's thread waits for all of its descriptors at once ([`poller`]) and owns all of its state, so that
+//! a hostile or dead front end stops nothing but its own device. While a front end is connected its guest is
+//! attached to the RNIC; when it leaves, everything of the guest's is gone, and the next one gets a new epoch.
+
+mod channel;
+mod guest;
+mod inbox;
+mod memory;
+mod poller;
+mod queues;
+mod ring;
+mod serve;
+mod throttle;
+mod vhost;
+mod vring;
+
+pub use inbox::{Inbox, Message};
+use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
+pub use serve::Device;
+use vrdma_abi::control;
+
+use crate::host::Host;
+
+/// Bytes of config space: the most that vhost-user carries.
+pub const SPACE_BYTES: usize = 256;
+
+const _: () = assert!(vrdma_abi::config::Config::SIZE <= SPACE_BYTES);
+
+/// The longest control request.
+const MAX_REQUEST_BYTES: usize = {
+    let commands = [
+        control::DeviceInit::SIZE,
+        control::AddGid::SIZE,
+        control::CreateContext::SIZE,
+        control::CreatePd::SIZE,
+        control::CreateMr::SIZE,
+        control::CreateCq::SIZE,
+        control::CreateQp::SIZE,
+        control::ModifyQp::SIZE,
+        control::Destroy::SIZE,
+    ];
+    let mut longest = 0;
+    let mut i = 0;
+    while i < commands.len() {
+        if commands[i] > longest {
+            longest = commands[i];
+        }
+        i += 1;
+    }
+    control::Request::SIZE + longest
+};
+
+/// How a device is.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What it is doing.
+    pub state: VnicState,
+    /// The lifetime of its objects, while a front end is connected.
+    pub epoch: Option<u64>,
+    /// What its guest has.
+    pub objects: ObjectCounts,
+    /// Its guest's connections.
+    pub connections: Vec<ConnectionStatus>,
+}

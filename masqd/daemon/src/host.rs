@@ -1,0 +1,135 @@
+//! What all devices of this host share.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use masq_control::{Directory, Limits, Link, Ticket};
+use masq_driver::{RnicDriver, VnicId};
+use masq_rnic::limits;
+use masq_types::Mtu;
+use tokio::sync::mpsc;
+
+use crate::device::Inbox;
+use crate::router::Router;
+
+/// The host, as its devices see it.
+pub struct Host {
+    /// Its name in the desired state.
+    pub name: String,
+    /// Names the lifetime of the RNIC's objects.
+    pub epoch: u64,
+    /// Carries out what is allowed.
+    pub rnic: Arc<dyn RnicDriver>,
+    /// What is known of desired and realised state.
+    pub directory: SharedDirectory,
+    /// Where the RNIC's events go.
+    pub router: Arc<Router>,
+    /// Reads the store for requests that miss something.
+    pub refresher: Refresher,
+    /// What a guest can do at most.
+    pub limits: Limits,
+    link: Mutex<Link>,
+    vnics: AtomicU32,
+}
+
+impl Host {
+    /// A host whose underlay has not been found yet.
+    pub fn new(
+        name: String,
+        epoch: u64,
+        rnic: Arc<dyn RnicDriver>,
+        router: Arc<Router>,
+        refresher: Refresher,
+    ) -> Self {
+        Host {
+            name,
+            epoch,
+            rnic,
+            directory: SharedDirectory::default(),
+            router,
+            refresher,
+            limits: rnic_limits(),
+            link: Mutex::new(Link { up: false, active_mtu: Mtu::B256, mbits_per_sec: 0 }),
+            vnics: AtomicU32::new(1),
+        }
+    }
+
+    /// The underlay's link.
+    pub fn link(&self) -> Link {
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers the underlay's link; returns whether it is another.
+    pub fn set_link(&self, link: Link) -> bool {
+        let mut current = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *current, link) != link
+    }
+
+    /// A name for a new guest device, never used before.
+    pub fn next_vnic(&self) -> VnicId {
+        VnicId(self.vnics.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The directory: read by devices, written when the store changes.
+#[derive(Debug, Default)]
+pub struct SharedDirectory(RwLock<Directory>);
+
+impl SharedDirectory {
+    /// To look things up.
+    pub fn read(&self) -> RwLockReadGuard<'_, Directory> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To bring it up to date.
+    pub fn write(&self) -> RwLockWriteGuard<'_, Directory> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that waits for the store to be read.
+#[derive(Debug)]
+pub struct Miss {
+    /// Who waits.
+    pub inbox: Inbox,
+    /// For which request.
+    pub ticket: Ticket,
+}
+
+/// Asks for the store to be read again.
+#[derive(Clone, Debug)]
+pub struct Refresher(mpsc::UnboundedSender<Miss>);
+
+impl Refresher {
+    /// A refresher and where its wishes arrive. There are never more of them than control requests of guests.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Miss>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Refresher(sender), receiver)
+    }
+
+    /// A request has missed something; `inbox` gets its ticket when the store has been read, or could not be.
+    pub fn miss(&self, inbox: Inbox, ticket: Ticket) {
+        if let Err(mpsc::error::SendError(miss)) = self.0.send(Miss { inbox, ticket }) {
+            // Nobody reads the store any more: masqd is ending.
+            miss.inbox.push(crate::device::Message::Resolved(miss.ticket));
+        }
+    }
+}
+
+fn rnic_limits() -> Limits {
+    Limits {
+        quotas: Limits::DEFAULT_QUOTAS,
+        page_size_cap: limits::PAGE_SIZE_CAP,
+        max_mr_bytes: limits::MAX_MR_BYTES,
+        max_msg_bytes: limits::MAX_MSG_BYTES,
+        max_qp_wr: limits::MAX_QP_WR,
+        max_cqe: limits::MAX_CQE,
+        max_send_sge: limits::MAX_SEND_SGE,
+        max_recv_sge: limits::MAX_RECV_SGE,
+        max_inline_bytes: limits::MAX_INLINE_BYTES,
+        max_dest_rd_atomic: limits::MAX_DEST_RD_ATOMIC,
+        max_rd_atomic: limits::MAX_RD_ATOMIC,
+        num_comp_vectors: limits::COMP_VECTORS,
+        num_db_slots: limits::SLOTS,
+    }
+}

@@ -1,0 +1,32 @@
+//! masqd: vhost-user devices, stores, the API and the underlay; everything of the host side that does IO.
+//!
+//! [`Masqd::start`] brings a whole masqd up inside a process; the binary adds the command line, the log and
+//! signals.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`device`] | one thread for each vNIC: vhost-user, control and event queues, the session |
+//! | [`supervisor`] | makes the devices those that the desired state wants, as the underlay allows |
+//! | [`sync`] | keeps the directory up to date with the store |
+//! | [`realise`] | publishes this host's endpoints |
+//! | [`apply`] | writes a desired state |
+//! | [`store`] | the embedded store and etcd |
+//! | [`underlay`] | addresses and links, by netlink |
+//! | [`api`] | HTTP on a Unix socket |
+
+pub mod api;
+pub mod apply;
+pub mod cli;
+pub mod device;
+pub mod health;
+pub mod host;
+pub mod log;
+mod masqd;
+pub mod realise;
+pub mod router;
+pub mod store;
+pub mod supervisor;
+pub mod sync;
+pub mod underlay;
+
+pub use masqd::{Config, Masqd, StartError};

@@ -1,0 +1,69 @@
+//! The host daemon of masq.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use masq_driver::{DriverError, EventSink, RnicDriver};
+use masq_model::DesiredState;
+use masq_rnic::{Rnic, RnicConfig};
+use masqd::cli::Args;
+use masqd::{Config, Masqd, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(e) = masqd::log::begin(&args.log, args.log_format) {
+        eprintln!("masqd: {e}");
+        return ExitCode::from(2);
+    }
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            error!("masqd cannot start: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<(), StartError> {
+    let apply = args.apply.as_deref().map(read_desired_state).transpose()?;
+    let config = Config { host: args.host, store: args.store, run_dir: args.run_dir, apply };
+    let masqd = Masqd::start(config, start_rnic)?;
+    let caught = masqd.runtime().block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = terminate.recv() => Ok::<_, std::io::Error>("SIGTERM"),
+            _ = interrupt.recv() => Ok("SIGINT"),
+        }
+    });
+    info!("ending on {}", caught.map_err(StartError::Threads)?);
+    masqd.shutdown();
+    Ok(())
+}
+
+fn start_rnic(sink: Arc<dyn EventSink>, epoch: u64) -> Result<Arc<dyn RnicDriver>, DriverError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|e| DriverError::Os {
+        what: "no random numbers for keys".into(),
+        source: std::io::Error::other(e),
+    })?;
+    Ok(Arc::new(Rnic::start(RnicConfig { seed, epoch, ..RnicConfig::default() }, sink)?))
+}
+
+fn read_desired_state(path: &Path) -> Result<DesiredState, StartError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| StartError::Read { path: path.to_owned(), source })?;
+    let parsed = if text.trim_start().starts_with('{') {
+        DesiredState::from_json(&text)
+    } else {
+        DesiredState::from_toml(&text)
+    };
+    parsed.map_err(|problems| StartError::DesiredState {
+        path: path.to_owned(),
+        reply: masqd::api::problem_reply(&problems),
+    })
+}

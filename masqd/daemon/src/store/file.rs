@@ -1,0 +1,147 @@
+//! Keys and values with revisions in one file: redb.
+
+use std::path::Path;
+
+use masq_control::store::Entry;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+/// Value and the revision that wrote it, by key.
+const ENTRIES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("entries");
+/// Counters; the only one is [`REVISION`].
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const REVISION: &str = "revision";
+
+/// What can go wrong with the file.
+pub type FileError = Box<redb::Error>;
+
+fn wrong(e: impl Into<redb::Error>) -> FileError {
+    Box::new(e.into())
+}
+
+/// A file of entries. Every commit is on disk when it returns.
+#[derive(Debug)]
+pub struct StoreFile(Database);
+
+impl StoreFile {
+    /// Opens or creates the file. Only one process can have it open.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let db = Database::create(path).map_err(wrong)?;
+        let write = db.begin_write().map_err(wrong)?;
+        write.open_table(ENTRIES).map_err(wrong)?;
+        write.open_table(META).map_err(wrong)?;
+        write.commit().map_err(wrong)?;
+        Ok(StoreFile(db))
+    }
+
+    /// One entry.
+    pub fn get(&self, key: &str) -> Result<Option<Entry>, FileError> {
+        let read = self.0.begin_read().map_err(wrong)?;
+        let table = read.open_table(ENTRIES).map_err(wrong)?;
+        Ok(table.get(key).map_err(wrong)?.map(|e| {
+            let (revision, value) = e.value();
+            Entry { key: key.into(), value: value.into(), revision }
+        }))
+    }
+
+    /// The revision of the last commit.
+    pub fn revision(&self) -> Result<u64, FileError> {
+        let read = self.0.begin_read().map_err(wrong)?;
+        let meta = read.open_table(META).map_err(wrong)?;
+        Ok(meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value()))
+    }
+
+    /// All entries whose keys begin with `prefix`, and the revision at which they are so.
+    pub fn read(&self, prefix: &str) -> Result<(Vec<Entry>, u64), FileError> {
+        let read = self.0.begin_read().map_err(wrong)?;
+        let table = read.open_table(ENTRIES).map_err(wrong)?;
+        let mut entries = Vec::new();
+        for item in table.range(prefix..).map_err(wrong)? {
+            let (key, value) = item.map_err(wrong)?;
+            if !key.value().starts_with(prefix) {
+                break;
+            }
+            let (revision, bytes) = value.value();
+            entries.push(Entry { key: key.value().into(), value: bytes.into(), revision });
+        }
+        let meta = read.open_table(META).map_err(wrong)?;
+        let revision = meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value());
+        Ok((entries, revision))
+    }
+
+    /// Writes (`Some`) and deletes (`None`) entries, all or none, if every key in `unless_changed` still has the
+    /// revision given there (0: does not exist). Returns the new revision, or `None` when one has not.
+    pub fn commit(
+        &self,
+        unless_changed: &[(String, u64)],
+        writes: &[(String, Option<Vec<u8>>)],
+    ) -> Result<Option<u64>, FileError> {
+        let write = self.0.begin_write().map_err(wrong)?;
+        let revision = {
+            let mut entries = write.open_table(ENTRIES).map_err(wrong)?;
+            for (key, expected) in unless_changed {
+                let actual = entries.get(key.as_str()).map_err(wrong)?.map_or(0, |e| e.value().0);
+                if actual != *expected {
+                    return Ok(None);
+                }
+            }
+            let mut meta = write.open_table(META).map_err(wrong)?;
+            let revision = meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value()) + 1;
+            for (key, value) in writes {
+                match value {
+                    Some(value) => {
+                        entries.insert(key.as_str(), (revision, value.as_slice())).map_err(wrong)?
+                    }
+                    None => entries.remove(key.as_str()).map_err(wrong)?,
+                };
+            }
+            meta.insert(REVISION, revision).map_err(wrong)?;
+            revision
+        };
+        write.commit().map_err(wrong)?;
+        Ok(Some(revision))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, value: &str) -> (String, Option<Vec<u8>>) {
+        (key.into(), Some(value.into()))
+    }
+
+    #[test]
+    fn entries_survive_the_process_and_carry_revisions() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        {
+            let f = StoreFile::open(&path).unwrap();
+            assert_eq!(f.read("").unwrap(), (vec![], 0));
+            assert_eq!(f.commit(&[], &[put("a/1", "x"), put("b/1", "y")]).unwrap(), Some(1));
+            assert_eq!(f.commit(&[], &[put("a/2", "z")]).unwrap(), Some(2));
+        }
+        let f = StoreFile::open(&path).unwrap();
+        let (entries, revision) = f.read("a/").unwrap();
+        assert_eq!(revision, 2);
+        let seen: Vec<_> = entries.iter().map(|e| (e.key.as_str(), e.value.as_slice(), e.revision)).collect();
+        assert_eq!(seen, [("a/1", b"x".as_slice(), 1), ("a/2", b"z".as_slice(), 2)]);
+    }
+
+    #[test]
+    fn a_changed_entry_stops_the_whole_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let f = StoreFile::open(&dir.path().join("db")).unwrap();
+        assert_eq!(f.commit(&[("a".into(), 0)], &[put("a", "1")]).unwrap(), Some(1));
+        assert_eq!(f.commit(&[("a".into(), 0)], &[put("a", "2"), put("b", "2")]).unwrap(), None);
+        assert_eq!(f.read("").unwrap().0.len(), 1);
+        assert_eq!(f.commit(&[("a".into(), 1)], &[("a".into(), None)]).unwrap(), Some(2));
+        assert_eq!(f.read("").unwrap(), (vec![], 2));
+    }
+
+    #[test]
+    fn a_file_is_open_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = StoreFile::open(&dir.path().join("db")).unwrap();
+        StoreFile::open(&dir.path().join("db")).unwrap_err();
+    }
+}

@@ -1,0 +1,160 @@
+//! Keeps the directory up to date: reads the store, follows its watch, and reads again when that breaks or
+//! when a request has missed something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use masq_control::store::{Snapshot, Store, StoreError};
+use masq_control::{Delta, RefreshGate};
+use masq_model::PREFIX;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use crate::device::Message;
+use crate::health::Health;
+use crate::host::{Host, Miss};
+
+/// Readings for the sake of requests are at least this far apart, whatever guests ask for.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+/// Pause after a failure of the store.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// What the store's health is called.
+pub const STORE: &str = "store";
+
+/// Follows the store.
+pub struct Sync {
+    store: Arc<dyn Store>,
+    host: Arc<Host>,
+    health: Arc<Health>,
+    misses: mpsc::UnboundedReceiver<Miss>,
+    waiting: Vec<Miss>,
+    gate: RefreshGate,
+    began: Instant,
+    /// Shows the revision of the directory; changes when anything did.
+    changed: watch::Sender<u64>,
+}
+
+impl Sync {
+    /// Begins with the first reading; `changed` shows the directory's revision from then on.
+    pub fn new(
+        store: Arc<dyn Store>,
+        host: Arc<Host>,
+        health: Arc<Health>,
+        misses: mpsc::UnboundedReceiver<Miss>,
+        changed: watch::Sender<u64>,
+    ) -> Self {
+        let gate = RefreshGate::new(REFRESH_INTERVAL);
+        Sync { store, host, health, misses, waiting: Vec::new(), gate, began: Instant::now(), changed }
+    }
+
+    /// Runs for ever.
+    pub async fn run(mut self) {
+        loop {
+            let e = match self.follow().await {
+                Ok(never) => match never {},
+                Err(e) => e,
+            };
+            match e {
+                StoreError::Compacted(_) => debug!("{e}; reading it anew"),
+                e => {
+                    self.health.problem(STORE, e);
+                    self.pause().await;
+                }
+            }
+        }
+    }
+
+    async fn follow(&mut self) -> Result<std::convert::Infallible, StoreError> {
+        let snapshot = self.store.list(PREFIX).await?;
+        let revision = snapshot.revision;
+        self.take_snapshot(&snapshot);
+        // Whoever waited has been served by this reading.
+        self.resolve_waiting();
+        let mut watch = self.store.watch(PREFIX, revision).await?;
+        self.health.fine(STORE);
+        loop {
+            let due = self.gate.poll_timeout().map(|t| self.began + t);
+            tokio::select! {
+                batch = watch.next() => {
+                    let batch = batch?;
+                    let delta = self.host.directory.write().apply(&batch);
+                    self.publish(delta);
+                }
+                miss = self.misses.recv() => self.take_miss(miss).await,
+                () = sleep_until(due) => self.refresh().await?,
+            }
+        }
+    }
+
+    /// Reads the store for the requests that wait.
+    async fn refresh(&mut self) -> Result<(), StoreError> {
+        self.gate.handle_begin(self.began.elapsed());
+        let snapshot = self.store.list(PREFIX).await;
+        match &snapshot {
+            Ok(snapshot) => self.take_snapshot(snapshot),
+            Err(e) => debug!("requests go on with what is known: {e}"),
+        }
+        self.resolve_waiting();
+        snapshot.map(drop)
+    }
+
+    fn take_snapshot(&mut self, snapshot: &Snapshot) {
+        let delta = {
+            let mut directory = self.host.directory.write();
+            // The watch may have been faster than the reading.
+            if snapshot.revision < directory.revision() {
+                return;
+            }
+            directory.replace(snapshot)
+        };
+        self.publish(delta);
+    }
+
+    fn publish(&self, delta: Delta) {
+        for bad in &delta.bad {
+            warn!("{bad}");
+        }
+        self.host.router.touch(&delta.touched);
+        self.changed.send_replace(self.host.directory.read().revision());
+    }
+
+    async fn take_miss(&mut self, miss: Option<Miss>) {
+        match miss {
+            Some(miss) => {
+                self.waiting.push(miss);
+                self.gate.handle_miss(self.began.elapsed());
+            }
+            // The host has a sender as long as this task lives.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn resolve_waiting(&mut self) {
+        for miss in self.waiting.drain(..) {
+            miss.inbox.push(Message::Resolved(miss.ticket));
+        }
+    }
+
+    /// While the store is away, requests are decided by what is known: unknown peers are refused.
+    async fn pause(&mut self) {
+        self.resolve_waiting();
+        let end = Instant::now() + RETRY_INTERVAL;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(end) => return,
+                miss = self.misses.recv() => {
+                    self.take_miss(miss).await;
+                    self.resolve_waiting();
+                }
+            }
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

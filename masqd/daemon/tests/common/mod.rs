@@ -1,0 +1,173 @@
+//! A masqd inside the test, with an RNIC that only keeps books.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use masq_driver::{Command, DriverError, EventSink, QpState, QpStatus, Reply, RnicDriver, VnicId};
+use masq_model::DesiredState;
+use masq_types::{Lkey, Psn, Rkey};
+use masqd::cli::StoreAddress;
+use masqd::{Config, Masqd};
+
+/// What the RNIC has been told.
+#[derive(Default)]
+pub struct Books {
+    /// Attached devices, with their started queues.
+    pub vnics: BTreeMap<VnicId, Vec<u16>>,
+    /// Devices that have been attached, ever.
+    pub attached: u32,
+    /// Objects made and not destroyed.
+    pub objects: i64,
+}
+
+/// An RNIC that keeps books and moves no data.
+#[derive(Clone, Default)]
+pub struct Bookkeeper {
+    pub books: Arc<Mutex<Books>>,
+    pub sink: Arc<Mutex<Option<Arc<dyn EventSink>>>>,
+}
+
+impl RnicDriver for Bookkeeper {
+    fn execute(&self, command: Command) -> Result<Reply, DriverError> {
+        let mut books = self.books.lock().unwrap();
+        Ok(match command {
+            Command::AttachVnic { vnic, .. } => {
+                assert!(books.vnics.insert(vnic, Vec::new()).is_none());
+                books.attached += 1;
+                Reply::Done
+            }
+            Command::DetachVnic { vnic } => {
+                books.vnics.remove(&vnic);
+                Reply::Done
+            }
+            Command::AttachQueue { vnic, queue } => {
+                books.vnics.get_mut(&vnic).unwrap().push(queue.index);
+                Reply::Done
+            }
+            Command::DetachQueue { vnic, index } => {
+                books.vnics.get_mut(&vnic).unwrap().retain(|i| *i != index);
+                Reply::QueueBase { base: 0 }
+            }
+            Command::CreateMr { .. } => {
+                books.objects += 1;
+                Reply::MrCreated { lkey: Lkey(0x1100), rkey: Rkey(0x1100) }
+            }
+            Command::CreateQp { .. } => {
+                books.objects += 1;
+                Reply::QpCreated { slot: 0, index: 0 }
+            }
+            Command::CreateCq { .. } | Command::CreateContext { .. } => {
+                books.objects += 1;
+                Reply::Done
+            }
+            Command::DestroyMr { .. }
+            | Command::DestroyQp { .. }
+            | Command::DestroyCq { .. }
+            | Command::DestroyContext { .. } => {
+                books.objects -= 1;
+                Reply::Done
+            }
+            Command::QueryQp { .. } => Reply::Qp(QpStatus {
+                state: QpState::Reset,
+                sq_psn: Psn::new(0),
+                rq_psn: Psn::new(0),
+                sq_draining: false,
+            }),
+            _ => Reply::Done,
+        })
+    }
+}
+
+/// Desired state of one host on loopback with two tenants on the same addresses.
+pub const DESIRED: &str = r#"
+[[host]]
+name = "h1"
+underlay = ["127.0.0.1"]
+
+[[vpc]]
+name = "blue"
+vni = 100
+
+[[vpc]]
+name = "red"
+vni = 200
+
+[[vnic]]
+name = "blue-1"
+vpc = "blue"
+host = "h1"
+mac = "52:54:00:64:00:01"
+addresses = ["192.168.0.1"]
+
+[[vnic]]
+name = "red-1"
+vpc = "red"
+host = "h1"
+mac = "52:54:00:c8:00:01"
+addresses = ["192.168.0.1"]
+
+[[rule]]
+vpc = "blue"
+source = "192.168.0.0/24"
+destination = "192.168.0.0/24"
+action = "allow"
+"#;
+
+/// A masqd and its directory.
+pub struct Host {
+    pub dir: tempfile::TempDir,
+    pub rnic: Bookkeeper,
+    masqd: Option<Masqd>,
+}
+
+impl Host {
+    /// Starts one with [`DESIRED`].
+    pub fn start() -> Self {
+        let mut host = Host { dir: tempfile::tempdir().unwrap(), rnic: Bookkeeper::default(), masqd: None };
+        host.boot(Some(DesiredState::from_toml(DESIRED).unwrap()));
+        host
+    }
+
+    /// Starts a masqd, with the store that the last one has left.
+    pub fn boot(&mut self, apply: Option<DesiredState>) {
+        self.rnic = Bookkeeper::default();
+        let rnic = self.rnic.clone();
+        let config = Config {
+            host: "h1".into(),
+            store: StoreAddress::Embedded(self.dir.path().join("store")),
+            run_dir: self.dir.path().join("run"),
+            apply,
+        };
+        let start = |sink, _epoch| {
+            *rnic.sink.lock().unwrap() = Some(sink);
+            Ok(Arc::new(rnic.clone()) as Arc<dyn RnicDriver>)
+        };
+        self.masqd = Some(Masqd::start(config, start).unwrap());
+    }
+
+    /// Ends masqd as SIGTERM does.
+    pub fn shutdown(&mut self) {
+        self.masqd.take().unwrap().shutdown();
+    }
+
+    /// The vhost-user socket of a vNIC.
+    pub fn socket(&self, vnic: &str) -> PathBuf {
+        self.dir.path().join("run").join(format!("{vnic}.sock"))
+    }
+
+    /// The API's socket.
+    pub fn api(&self) -> PathBuf {
+        self.dir.path().join("run/masqd.sock")
+    }
+}
+
+/// Waits until `what` holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
