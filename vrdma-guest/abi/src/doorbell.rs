@@ -18,6 +18,8 @@
 //! only if nothing was found. The two fences make sure that the guest sees `need_kick` or the RNIC
 //! sees the dirty byte. A dirty byte is set before its summary byte and cleared after it, so that no
 //! dirty byte stays unseen. Only a send queue needs a doorbell: receives are read when they are needed.
+//! In a QP in error the RNIC looks for receives to flush from time to time; a guest that marks the QP after posting one has it
+//! flushed at once.
 
 abi_constants! {
     /// QPs in one group of dirty bytes, which share a summary byte.

@@ -68,7 +68,7 @@ fn libibverbs_matches_the_provider_by_virtio_id() {
     if !can_run() {
         return;
     }
-    let root = std::env::temp_dir().join(format!("vrdma-provider-{}", std::process::id()));
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stock-{}", std::process::id()));
     let ours = devices(&root.join("ours"), "virtio:d0000002Av00001AF4");
     let other = devices(&root.join("other"), "virtio:d00000001v00001AF4");
     fs::remove_dir_all(&root).unwrap();

@@ -87,16 +87,17 @@ impl<M: SharedMemory> CqRing<M> {
     /// Disowns all completions of a QP that wait to be polled: their cookie becomes [`HANDLE_NONE`]. To be called when the
     /// RNIC has destroyed or reset the QP, and so writes no more of them.
     pub fn discard(&mut self, cookie: u32) {
-        let mut index = self.consumer;
-        // A full ring ends the walk too: the entry one round ahead still has this round's phase.
-        while index.wrapping_sub(self.consumer) < self.geometry.entries() && self.valid(index).is_some() {
+        for ahead in 0..self.geometry.entries() {
+            let index = self.consumer.wrapping_add(ahead);
+            if self.valid(index).is_none() {
+                break;
+            }
             let at = self.geometry.offset(index) + COOKIE;
             let mut found = [0; 4];
             self.memory.read(at, &mut found);
             if u32::from_le_bytes(found) == cookie {
                 self.memory.write(at, &HANDLE_NONE.to_le_bytes());
             }
-            index = index.wrapping_add(1);
         }
     }
 

@@ -120,9 +120,10 @@ fn inline_data_is_copied_when_posted() {
 
 #[test]
 fn bad_requests_are_refused_and_those_before_them_posted() {
-    with_qp(cap(8, 2, 32), |_, qp, _| {
-        let bytes = [0u8; 33];
-        let mut long = [sge(bytes.as_ptr().addr() as u64, 33, 0)];
+    // The stride has room for 32 bytes, but the application has asked for 16.
+    with_qp(cap(8, 2, 16), |_, qp, _| {
+        let bytes = [0u8; 17];
+        let mut long = [sge(bytes.as_ptr().addr() as u64, 17, 0)];
         let mut three = [0, 1, 2].map(|_| sge(0, 1, 0));
         let inline = |mut wr: ibv_send_wr| {
             wr.send_flags |= IBV_SEND_INLINE;
