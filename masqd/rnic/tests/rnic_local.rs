@@ -23,8 +23,9 @@ const MR: u64 = 4 << 20;
 
 fn two(options: Options) -> Two {
     let mut net = Net::new(&[RnicConfig::default()]);
-    let mut a = Guest::attach(&mut net, 0, 1, 100, "127.0.1.1", MEMORY);
-    let mut b = Guest::attach(&mut net, 0, 2, 100, "127.0.1.1", MEMORY);
+    let address = fresh_address();
+    let mut a = Guest::attach(&mut net, 0, 1, 100, &address, MEMORY);
+    let mut b = Guest::attach(&mut net, 0, 2, 100, &address, MEMORY);
     let (a_cq, b_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64));
     let (a_qp, b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
     let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));

@@ -22,12 +22,12 @@ struct Two {
 const MEMORY: u64 = 16 << 20;
 const MR: u64 = 4 << 20;
 
-/// Two hosts. Each test has its own pair of loopback addresses, because tests run at the same time.
-fn two(test: u8, options: Options, faults: Option<FaultInjection>) -> Two {
+/// Two hosts.
+fn two(options: Options, faults: Option<FaultInjection>) -> Two {
     let config = RnicConfig { faults, ..RnicConfig::default() };
     let mut net = Net::new(&[config.clone(), config]);
-    let mut a = Guest::attach(&mut net, 0, 1, 100, &format!("127.0.{test}.1"), MEMORY);
-    let mut b = Guest::attach(&mut net, 1, 2, 100, &format!("127.0.{test}.2"), MEMORY);
+    let mut a = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), MEMORY);
+    let mut b = Guest::attach(&mut net, 1, 2, 100, &fresh_address(), MEMORY);
     let (a_cq, b_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64));
     let (a_qp, b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
     let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
@@ -98,7 +98,7 @@ fn everything(t: &mut Two) {
 
 #[test]
 fn everything_over_a_clean_link() {
-    let mut t = two(10, Options { mtu: Mtu::B4096, ..Options::default() }, None);
+    let mut t = two(Options { mtu: Mtu::B4096, ..Options::default() }, None);
     everything(&mut t);
     for engine in [0, 1] {
         for quiet in ["rx_icrc_errors", "rx_malformed", "rx_no_qp", "rx_wrong_peer", "retransmitted_pkts"] {
@@ -113,7 +113,7 @@ fn everything_over_a_clean_link() {
 fn everything_over_a_bad_link() {
     for seed in 0..3 {
         let faults = FaultInjection { seed, drop: 0.03, duplicate: 0.03, reorder: 0.03, corrupt: 0.01 };
-        let mut t = two(11, Options::default(), Some(faults));
+        let mut t = two(Options::default(), Some(faults));
         everything(&mut t);
         assert!(t.net.counter(0, "retransmitted_pkts") > 0);
         assert!(t.net.counter(0, "rx_icrc_errors") + t.net.counter(1, "rx_icrc_errors") > 0);
@@ -123,7 +123,7 @@ fn everything_over_a_bad_link() {
 #[test]
 fn every_mtu() {
     for mtu in Mtu::ALL {
-        let mut t = two(12, Options { mtu, ..Options::default() }, None);
+        let mut t = two(Options { mtu, ..Options::default() }, None);
         everything(&mut t);
     }
 }

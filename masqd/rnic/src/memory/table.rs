@@ -60,7 +60,7 @@ impl GuestMemory {
                 reason: "it overlaps another region".into(),
             });
         }
-        mapped.sort_by_key(|r| vm_memory::GuestMemoryRegion::start_addr(r));
+        mapped.sort_by_key(vm_memory::GuestMemoryRegion::start_addr);
         let mmap = if mapped.is_empty() {
             GuestMemoryMmap::new()
         } else {
@@ -132,7 +132,8 @@ fn map_region(region: MemoryRegion) -> Result<MmapRegion, String> {
         Err(_) => return Err(format!("it is not a memfd: {QEMU_OPTION}")),
     }
     // The seal keeps the end of the file from moving down, so this holds as long as the mapping does.
-    let file_len = rustix::fs::fstat(&fd).map_err(|e| e.to_string())?.st_size.cast_unsigned();
+    let file_len = rustix::fs::fstat(&fd).map_err(|e| e.to_string())?.st_size;
+    let file_len = u64::try_from(file_len).unwrap_or(0);
     if offset.checked_add(len).is_none_or(|end| end > file_len) {
         return Err(format!("{len} bytes at {offset:#x} reach past the end of its file ({file_len} bytes)"));
     }

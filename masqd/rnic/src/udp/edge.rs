@@ -234,3 +234,111 @@ impl Edge {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use masq_types::{Gid, WireQpn};
+
+    use super::*;
+    use crate::udp::{FlowCache, Seen};
+
+    fn connection(address: IpAddr) -> Connection {
+        Connection {
+            local: address,
+            remote: address,
+            remote_qpn: WireQpn::from_wire(7),
+            udp_source_port: 0xc123,
+            traffic_class: 0x68,
+            hop_limit: 64,
+            virtual_local: Gid::from(address),
+            virtual_remote: Gid::from(address),
+        }
+    }
+
+    /// Sends trains to itself through the kernel and checks what comes back: bytes, and the exact ICRC.
+    fn send_to_itself(address: &str, segmentation: bool) {
+        let address: IpAddr = address.parse().unwrap();
+        let mut edge = Edge::default();
+        let id = match edge.attach(address) {
+            Ok(id) => id,
+            Err(DriverError::Address { source, .. })
+                if source.kind() == std::io::ErrorKind::AddrNotAvailable =>
+            {
+                eprintln!("{address} does not exist here: nothing to test");
+                return;
+            }
+            Err(e) => panic!("{e}"),
+        };
+        if !segmentation {
+            edge.ports.get_mut(&id).unwrap().sockets.send_without_segmentation();
+        }
+        let local = edge.local_address(id).unwrap();
+        let route = edge.open_route(id, &connection(address)).unwrap();
+        let mut batch = TxBatch::default();
+        let mut sent: Vec<Vec<u8>> = Vec::new();
+        for (segments, segment_bytes, last) in [(60, 1064, 1064), (1, 20, 20), (3, 300, 24), (40, 288, 288)] {
+            let total_bytes = (segments - 1) * segment_bytes + last;
+            let from = batch.buffer().len();
+            batch.buffer().extend((0..total_bytes).map(|i| (i * 7 + segments) as u8));
+            batch.add(&edge, &route, Transmit { segments, segment_bytes, total_bytes });
+            sent.extend(batch.buffer()[from..].chunks(segment_bytes).map(<[u8]>::to_vec));
+        }
+        assert!(edge.flush(&mut batch));
+        let mut flows = FlowCache::default();
+        let mut got: Vec<Vec<u8>> = Vec::new();
+        for _ in 0..1000 {
+            edge.receive(id, &mut |arrival| {
+                assert_eq!((arrival.source.ip(), arrival.source.port()), (address, 0xc123));
+                for (index, datagram) in arrival.bytes.chunks(arrival.segment_bytes).enumerate() {
+                    assert_eq!(flows.check(arrival.source, local, datagram, index), Seen::Exact);
+                    got.push(datagram.to_vec());
+                }
+            });
+            if got.len() >= sent.len() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(got, sent);
+        edge.close_route(&route);
+        assert!(edge.detach(id));
+    }
+
+    #[test]
+    fn ipv4_trains_have_counted_identifications() {
+        send_to_itself("127.0.201.1", true);
+    }
+
+    #[test]
+    fn ipv4_without_segmentation() {
+        send_to_itself("127.0.201.2", false);
+    }
+
+    #[test]
+    fn ipv6_trains() {
+        send_to_itself("::1", true);
+    }
+
+    #[test]
+    fn a_source_port_that_is_taken_falls_back() {
+        let address: IpAddr = "127.0.201.3".parse().unwrap();
+        let other = std::net::UdpSocket::bind((address, 0xc123)).unwrap();
+        let mut edge = Edge::default();
+        let id = edge.attach(address).unwrap();
+        let taken = edge.open_route(id, &connection(address)).unwrap();
+        assert_eq!(taken.source_port, ROCEV2_UDP_PORT);
+        drop(other);
+        let free = edge.open_route(id, &connection(address)).unwrap();
+        assert_eq!(free.source_port, 0xc123);
+        edge.close_route(&taken);
+        assert!(std::net::UdpSocket::bind((address, 0xc123)).is_err(), "the second route still uses it");
+        edge.close_route(&free);
+        assert!(std::net::UdpSocket::bind((address, 0xc123)).is_ok());
+    }
+
+    #[test]
+    fn an_address_that_is_not_ours_is_refused() {
+        let e = Edge::default().attach("203.0.113.1".parse().unwrap()).unwrap_err();
+        assert!(e.to_string().contains("UDP port 4791 of 203.0.113.1"), "{e}");
+    }
+}

@@ -1,3 +1,4 @@
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
 use masq_wire::{ICRC_BYTES, IcrcFlow, IcrcVerdict};
@@ -45,12 +46,13 @@ impl FlowCache {
         if self.flows.len() >= Self::MAX {
             self.flows.clear();
         }
-        let key = (source, local);
-        if !self.flows.contains_key(&key) {
-            let Some(flow) = IcrcFlow::new(source.ip(), local.ip(), source.port()) else { return Seen::Bad };
-            self.flows.insert(key, flow);
-        }
-        let Some(flow) = self.flows.get(&key) else { return Seen::Bad };
+        let flow = match self.flows.entry((source, local)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => match IcrcFlow::new(source.ip(), local.ip(), source.port()) {
+                Some(flow) => new.insert(flow),
+                None => return Seen::Bad,
+            },
+        };
         match flow.check(datagram, self.base.wrapping_add(index as u16)) {
             IcrcVerdict::Exact => Seen::Exact,
             IcrcVerdict::Explained(ident) => {

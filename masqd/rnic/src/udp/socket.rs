@@ -88,6 +88,11 @@ impl AddressSockets {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn send_without_segmentation(&mut self) {
+        self.segmentation = false;
+    }
+
     fn socket(&self, port: u16) -> BorrowedFd<'_> {
         self.sending.get(&port).map_or(&self.receiving, |s| &s.socket).as_fd()
     }

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use masq_driver::*;
@@ -438,6 +439,14 @@ pub fn wait(net: &mut Net, cq: &mut TestCq) -> Cqe {
     });
     cq.ring.publish();
     cqe.expect("no completion came")
+}
+
+/// A loopback address that no other test uses, nor another process that runs these tests at the same time.
+pub fn fresh_address() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    assert!(n < 255, "too many tests in one process");
+    format!("127.{}.{}.{n}", 1 + (pid >> 8) % 250, pid & 0xff)
 }
 
 /// An event descriptor and a copy of it.
