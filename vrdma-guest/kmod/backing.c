@@ -3,8 +3,9 @@
  * What the host may touch on behalf of an object, and when it may be freed.
  *
  * The host writes rings and regions at any time while it has the object. So memory is freed only
- * when the host has confirmed the object's end, or after a reset of the device. A verb that destroys always succeeds:
- * without a confirmation the backing becomes a zombie, which is retried until the host answers.
+ * when the host has confirmed the object's end, or after a reset of the device. A verb that
+ * destroys always succeeds: without a confirmation the backing becomes a zombie, which is retried
+ * until the host answers.
  */
 #include <linux/sched.h>
 #include <linux/sched/signal.h>

@@ -3,8 +3,8 @@
  * The control queue: requests to the host, several in flight, answered in any order.
  *
  * A caller that gives up (timeout, killed) leaves its command with the device, since the host may
- * still read and write it. It comes back through vrdma_cmd.late, in process context: with the host's
- * answer, or, when the device has been reset, with -ENODEV.
+ * still read and write it. It comes back through vrdma_cmd.late, in process context: with the
+ * host's answer, or, when the device has been reset, with -ENODEV.
  */
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
@@ -100,7 +100,9 @@ void vrdma_ctrl_done(struct virtqueue *vq)
 	spin_unlock_irqrestore(&ctrl->lock, flags);
 
 	wake_up(&ctrl->space);
-	/* The host lives in another epoch, which its configuration change may not have told us yet. */
+	/*
+	 * The host lives in another epoch, which its configuration change may not have told us yet.
+	 */
 	if (stale)
 		vrdma_poke_monitor(dev, 0);
 }
@@ -159,9 +161,9 @@ static bool vrdma_ctrl_has_space(struct vrdma_ctrl *ctrl)
 
 /*
  * Sends *@pcmd and waits for the answer, at most @timeout jiffies and no longer than the caller may
- * live; a timeout of MAX_SCHEDULE_TIMEOUT ends with the device only. Returns 0 or a negative errno: the
- * host's, -ENODEV when the device is gone, -ETIMEDOUT, -EINTR. When the command has been left with the
- * device, *@pcmd is NULL, and what hangs on it belongs to its late function.
+ * live; a timeout of MAX_SCHEDULE_TIMEOUT ends with the device only. Returns 0 or a negative errno:
+ * the host's, -ENODEV when the device is gone, -ETIMEDOUT, -EINTR. When the command has been left
+ * with the device, *@pcmd is NULL, and what hangs on it belongs to its late function.
  */
 int vrdma_ctrl_exec(struct vrdma_dev *dev, struct vrdma_cmd **pcmd, unsigned long timeout)
 {
@@ -223,7 +225,10 @@ void vrdma_ctrl_open(struct vrdma_dev *dev, struct virtqueue *vq, u64 epoch)
 	spin_unlock_irq(&ctrl->lock);
 }
 
-/* Refuses commands from now on. Those in flight stay with the device, but nobody waits for them any more. */
+/*
+ * Refuses commands from now on. Those in flight stay with the device, but nobody waits for them any
+ * more.
+ */
 void vrdma_ctrl_close(struct vrdma_dev *dev)
 {
 	struct vrdma_ctrl *ctrl = &dev->ctrl;

@@ -2,9 +2,10 @@
 /*
  * The GID table, told to the host.
  *
- * The RDMA core adds and deletes GIDs, often under RTNL, which must not wait for a host that is away. So
- * its wish is written into a table, and one work tells the host entry by entry, waiting as long as it takes; requests
- * for one entry thus never overtake each other. The core waits for the answer for a moment only.
+ * The RDMA core adds and deletes GIDs, often under RTNL, which must not wait for a host that is
+ * away. So its wish is written into a table, and one work tells the host entry by entry, waiting as
+ * long as it takes; requests for one entry thus never overtake each other. The core waits for the
+ * answer for a moment only.
  */
 #include <rdma/ib_cache.h>
 

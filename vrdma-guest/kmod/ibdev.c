@@ -33,7 +33,8 @@ static int vrdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->vendor_id = VRDMA_VENDOR_ID;
 	attr->vendor_part_id = VRDMA_PART_ID;
 	attr->hw_ver = 1;
-	attr->device_cap_flags = IB_DEVICE_RC_RNR_NAK_GEN;
+	attr->device_cap_flags = IB_DEVICE_RC_RNR_NAK_GEN | IB_DEVICE_SYS_IMAGE_GUID |
+				 IB_DEVICE_PORT_ACTIVE_EVENT;
 	attr->atomic_cap = IB_ATOMIC_HCA;
 	attr->max_mr_size = cfg->max_mr_bytes;
 	attr->page_size_cap = cfg->page_size_cap;
@@ -105,7 +106,8 @@ enum ib_mtu vrdma_active_mtu(struct vrdma_ibdev *ibd)
 
 bool vrdma_port_is_active(struct vrdma_ibdev *ibd)
 {
-	return READ_ONCE(ibd->netdev_up) && READ_ONCE(ibd->dev->cfg.link_state) == VRDMA_LINK_ACTIVE;
+	return READ_ONCE(ibd->netdev_up) &&
+	       READ_ONCE(ibd->dev->cfg.link_state) == VRDMA_LINK_ACTIVE;
 }
 
 /* Never fails: an error during registration would end it, and the port may come up later. */
@@ -133,7 +135,8 @@ static int vrdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 }
 
 /*
- * RoCE v2 only. MADs and the connection manager come with a queue pair 1 that the host does not offer yet.
+ * RoCE v2 only. MADs and the connection manager come with a queue pair 1 that the host does not
+ * offer yet.
  */
 static int vrdma_get_port_immutable(struct ib_device *ib, u32 port,
 				    struct ib_port_immutable *immutable)
@@ -244,7 +247,10 @@ int vrdma_ibdev_register(struct vrdma_ibdev *ibd)
 	/* Without this the block layer's default of 64 KiB would bound the page size of regions. */
 	dma_set_max_seg_size(vdev->dev.parent, UINT_MAX);
 
-	/* Finds the network interface, if it is there, so that the GID table is complete from the start. */
+	/*
+	 * Finds the network interface, if it is there, so that the GID table is complete from the
+	 * start.
+	 */
 	err = register_netdevice_notifier(&ibd->netdev_nb);
 	if (err)
 		return err;
@@ -279,7 +285,10 @@ void vrdma_ibdev_free(struct vrdma_ibdev *ibd)
 {
 	WARN_ON(!xa_empty(&ibd->objects));
 	xa_destroy(&ibd->objects);
-	/* Processes that have mapped the page keep it, and with it the word that says that we are gone. */
+	/*
+	 * Processes that have mapped the page keep it, and with it the word that says that we are
+	 * gone.
+	 */
 	put_page(ibd->status_page);
 	ib_dealloc_device(&ibd->ib);
 }

@@ -2,10 +2,11 @@
 /*
  * The virtio device: queues, configuration, and the coming and going of epochs.
  *
- * A start reads the configuration, sets up the queues, agrees with the host (DEVICE_INIT), and registers an RDMA device. A
- * stop undoes that, and begins with a reset: after it the host touches nothing of ours any more, so
- * that all memory can be freed whether or not the host was there to confirm. A new epoch is a stop and a
- * start: requests and buffers that the host had taken before it went down would not come back otherwise.
+ * A start reads the configuration, sets up the queues, agrees with the host (DEVICE_INIT), and
+ * registers an RDMA device. A stop undoes that, and begins with a reset: after it the host touches
+ * nothing of ours any more, so that all memory can be freed whether or not the host was there to
+ * confirm. A new epoch is a stop and a start: requests and buffers that the host had taken before
+ * it went down would not come back otherwise.
  */
 #include <linux/iommu.h>
 #include <linux/module.h>
@@ -14,8 +15,11 @@
 
 #include "vrdma.h"
 
-/* Time between attempts to start, while the host is not there or refuses. */
-#define VRDMA_RETRY (2 * HZ)
+/*
+ * Time between attempts to start while the host is not there or refuses; doubles up to the maximum.
+ */
+#define VRDMA_RETRY_MIN (2 * HZ)
+#define VRDMA_RETRY_MAX (60 * HZ)
 
 /* Makes the monitor look at the configuration. */
 void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay)
@@ -38,7 +42,10 @@ static void vrdma_read_config(struct vrdma_dev *dev, struct vrdma_config *cfg)
 	virtio_cread_bytes(dev->vdev, 0, cfg, sizeof(*cfg));
 }
 
-/* Returns 0, -EAGAIN when the host has not written the configuration yet, or an error with a reason. */
+/*
+ * Returns 0, -EAGAIN when the host has not written the configuration yet, or an error with a
+ * reason.
+ */
 static int vrdma_check_config(struct vrdma_dev *dev, const struct vrdma_config *cfg)
 {
 	struct device *log = &dev->vdev->dev;
@@ -222,6 +229,18 @@ stop:
 	return err;
 }
 
+/* Starts, or has it tried again later. */
+static void vrdma_try_start(struct vrdma_dev *dev)
+{
+	if (!vrdma_start(dev)) {
+		dev->retry = VRDMA_RETRY_MIN;
+		return;
+	}
+	dev->need_reset = true;
+	vrdma_poke_monitor(dev, dev->retry);
+	dev->retry = min_t(unsigned long, dev->retry * 2, VRDMA_RETRY_MAX);
+}
+
 /* Whether another attempt to start may have more luck: the host was away, or in another epoch. */
 static bool vrdma_is_transient(int err)
 {
@@ -248,8 +267,7 @@ static void vrdma_monitor(struct work_struct *work)
 		dev_warn(&dev->vdev->dev, "the host has lost this device's objects; starting again\n");
 		vrdma_stop(dev);
 	}
-	if (vrdma_start(dev))
-		vrdma_poke_monitor(dev, VRDMA_RETRY);
+	vrdma_try_start(dev);
 }
 
 static int vrdma_probe(struct virtio_device *vdev)
@@ -267,6 +285,7 @@ static int vrdma_probe(struct virtio_device *vdev)
 		return -ENOMEM;
 	dev->vdev = vdev;
 	vdev->priv = dev;
+	dev->retry = VRDMA_RETRY_MIN;
 	INIT_DELAYED_WORK(&dev->monitor, vrdma_monitor);
 	vrdma_ctrl_init(dev);
 
@@ -285,7 +304,7 @@ static int vrdma_probe(struct virtio_device *vdev)
 	if (err) {
 		dev_warn(&vdev->dev, "the host is not ready; still trying\n");
 		dev->need_reset = true;
-		vrdma_poke_monitor(dev, VRDMA_RETRY);
+		vrdma_poke_monitor(dev, VRDMA_RETRY_MIN);
 	}
 	return 0;
 
@@ -336,10 +355,7 @@ static int vrdma_restore(struct virtio_device *vdev)
 
 	dev->removing = false;
 	dev->need_reset = false;
-	if (vrdma_start(dev)) {
-		dev->need_reset = true;
-		vrdma_poke_monitor(dev, VRDMA_RETRY);
-	}
+	vrdma_try_start(dev);
 	return 0;
 }
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What user space maps: the status page, doorbell areas and rings, which are ordinary memory and stay
- * readable after the device has gone; and the doorbell registers, whose mappings are zapped when it goes.
+ * What user space maps: the status page, doorbell areas and rings, which are ordinary memory and
+ * stay readable after the device has gone; and the doorbell registers, whose mappings are zapped
+ * when it goes.
  */
 #include <linux/mm.h>
 #include <linux/slab.h>

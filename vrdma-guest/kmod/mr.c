@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Memory regions: user memory, pinned, and handed to the host as a list of pages as large as its layout allows.
+ * Memory regions: user memory, pinned, and handed to the host as a list of pages as large as its
+ * layout allows.
  */
 #include <linux/log2.h>
 #include <linux/slab.h>

@@ -27,12 +27,15 @@ static int vrdma_find_cap(struct pci_dev *pdev, u8 type, struct vrdma_region *re
 		pci_read_config_byte(pdev, pos + offsetof(struct virtio_pci_cap, cfg_type), &found);
 		if (found != type)
 			continue;
-		pci_read_config_byte(pdev, pos + offsetof(struct virtio_pci_cap, bar), &region->bar);
+		pci_read_config_byte(pdev, pos + offsetof(struct virtio_pci_cap, bar),
+				     &region->bar);
 		pci_read_config_dword(pdev, pos + offsetof(struct virtio_pci_cap, offset),
 				      &region->offset);
 		pci_read_config_dword(pdev, pos + offsetof(struct virtio_pci_cap, length),
 				      &region->length);
-		/* Other BARs are reserved, and devices may have more than one capability of a type. */
+		/*
+		 * Other BARs are reserved, and devices may have more than one capability of a type.
+		 */
 		if (region->bar < PCI_STD_NUM_BARS && region->length)
 			return pos;
 	}

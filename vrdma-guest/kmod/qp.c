@@ -83,8 +83,9 @@ static int vrdma_qp_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
 		return -EINVAL;
 
 	/* What the stride has room for may as well be used. */
-	cap->max_inline_data = min_t(u32, cfg->max_inline_bytes,
-				     (1U << req->sq_stride_shift) - sizeof(struct vrdma_send_header));
+	cap->max_inline_data =
+		min_t(u32, cfg->max_inline_bytes,
+		      (1U << req->sq_stride_shift) - sizeof(struct vrdma_send_header));
 	req->max_inline_bytes = cap->max_inline_data;
 	return 0;
 }

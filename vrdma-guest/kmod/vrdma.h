@@ -130,6 +130,7 @@ struct vrdma_dev {
 	bool removing; /* under ctrl.lock: the monitor is queued no more */
 	bool need_reset; /* the device must be reset before it can be started again */
 	bool vqs_found;
+	unsigned long retry; /* time until the next attempt to start */
 	struct vrdma_config cfg; /* of this epoch; link_state and active_mtu may change */
 	unsigned int num_vqs;
 	struct virtqueue **vqs;
@@ -218,7 +219,7 @@ struct vrdma_ibdev {
 
 	struct page *status_page;
 
-	/* Objects by handle. Events look them up under the lock, which is how they never outlive them. */
+	/* Objects by handle. Events use them under the lock, and thus never after their end. */
 	struct xarray objects;
 	u32 next_handle;
 
