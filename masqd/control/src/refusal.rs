@@ -1,4 +1,5 @@
 use std::fmt;
+use std::net::IpAddr;
 
 use masq_driver::{DriverError, QpState, TransitionError};
 use masq_policy::quota::QuotaExceeded;
@@ -262,6 +263,21 @@ pub enum Reason {
     /// A rule denies the connection.
     #[error("{0}")]
     Denied(Denied),
+    /// The peer has another place on the underlay now.
+    #[error("the address {gid} of vNIC {vnic} has moved from {from} to {to}")]
+    Moved {
+        /// The virtual address.
+        gid: Gid,
+        /// The vNIC to which the connection was made.
+        vnic: String,
+        /// The underlay address to which it was made.
+        from: IpAddr,
+        /// The underlay address now.
+        to: IpAddr,
+    },
+    /// All QPNs of the vNIC's blocks are in use.
+    #[error("all QPNs of the vNIC are in use")]
+    NoQpn,
     /// Too many requests wait for the store.
     #[error("{0} requests wait for the store already")]
     TooManyWaiting(usize),
@@ -286,11 +302,11 @@ impl Reason {
             Reason::NoSuchObject { .. } => Errno::ENOENT,
             Reason::Exists(_) => Errno::EEXIST,
             Reason::Busy { .. } => Errno::EBUSY,
-            Reason::Quota(_) => Errno::EDQUOT,
+            Reason::Quota(_) | Reason::NoQpn => Errno::EDQUOT,
             Reason::BadAddress { .. } => Errno::EFAULT,
             Reason::SpoofedGid { .. } | Reason::Denied(_) => Errno::EACCES,
             Reason::SourceGid { .. } => Errno::EADDRNOTAVAIL,
-            Reason::Unreachable(_) => Errno::EHOSTUNREACH,
+            Reason::Unreachable(_) | Reason::Moved { .. } => Errno::EHOSTUNREACH,
             Reason::ForeignQpn { .. } => Errno::ENXIO,
             Reason::TooManyWaiting(_) => Errno::EAGAIN,
             Reason::Rnic { errno, .. } => *errno,
@@ -323,11 +339,13 @@ impl Reason {
             Reason::Denied(_) => 16,
             Reason::TooManyWaiting(_) => 17,
             Reason::Rnic { .. } => 18,
+            Reason::Moved { .. } => 19,
+            Reason::NoQpn => 20,
         }
     }
 }
 
-const LABELS: [&str; 19] = [
+const LABELS: [&str; 21] = [
     "malformed",
     "unsupported",
     "stale_epoch",
@@ -347,6 +365,8 @@ const LABELS: [&str; 19] = [
     "denied",
     "too_many_waiting",
     "rnic",
+    "moved",
+    "no_qpn",
 ];
 
 /// How often each reason has been given.

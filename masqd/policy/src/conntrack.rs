@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use masq_types::{Gid, Vni, WireQpn};
@@ -21,6 +22,8 @@ pub struct Connection {
     pub remote_qpn: WireQpn,
     /// Name of the peer's vNIC.
     pub peer: Arc<str>,
+    /// The peer's underlay address.
+    pub remote_address: IpAddr,
 }
 
 /// What a change of desired or realised state can have touched.
@@ -155,6 +158,7 @@ mod tests {
             remote: gid(remote),
             remote_qpn: q(20),
             peer,
+            remote_address: [10, 77, 0, remote].into(),
         }
     }
 

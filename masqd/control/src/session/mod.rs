@@ -1,15 +1,43 @@
+//! The session of one device: requests in, replies out.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `decode` | bytes to structures, checks of single fields |
+//! | `pages` | page lists copied out of guest memory |
+//! | `objects` | the tree of objects |
+//! | `create`, `destroy`, `modify` | the verbs |
+//! | `connect` | who may be connected to whom, at RTR and after each change |
+//! | `events` | what the RNIC reports |
+
+mod connect;
+mod create;
+mod decode;
+mod destroy;
+mod events;
+mod modify;
+mod objects;
+mod pages;
+
 use std::collections::HashMap;
 
-use masq_driver::{Event, QpHandle, RnicDriver, VnicId};
-use masq_policy::conntrack::{Connection, Conntrack, Touched};
+use masq_driver::{CqHandle, CtxHandle, MrHandle, PdHandle, QpHandle, VnicId};
+use masq_policy::conntrack::{Connection, Conntrack};
+use masq_policy::qpn::QpnPool;
 use masq_policy::quota::Usage;
-use masq_types::Mtu;
+use masq_types::{Gid, Mtu};
+use vrdma_abi::config::GID_TABLE_LEN;
 use vrdma_abi::control as abi;
-use vrdma_abi::event::AsyncEvent;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::refusal::RefusalCounters;
-use crate::{Directory, Env, Identity, Limits, Reason, Refusal};
+use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Verb};
+use decode::{body, reserved};
+use objects::Objects;
+
+const GID_TABLE: usize = GID_TABLE_LEN as usize;
+
+/// Most requests of one guest that wait for the store: as many as its control queue holds.
+const MAX_WAITING: usize = 256;
 
 /// What a session needs to know of its device.
 #[derive(Clone, Debug)]
@@ -37,10 +65,16 @@ pub struct SessionConfig {
 /// - [`reset`](Self::reset): the guest has reset the device, or its front end is gone.
 pub struct Session {
     config: SessionConfig,
+    init: Option<abi::DeviceInit>,
+    gid_table: [Gid; GID_TABLE],
+    objects: Objects,
     usage: Usage,
+    qpns: QpnPool,
     conntrack: Conntrack<QpHandle>,
     refusals: RefusalCounters,
+    /// Requests that wait for the store to be read again.
     waiting: HashMap<Ticket, Vec<u8>>,
+    next_ticket: u64,
 }
 
 /// Names a request that waits for the store to be read again; never used twice in a session.
@@ -88,62 +122,79 @@ pub struct ResetReport {
     pub failures: Vec<String>,
 }
 
+/// Why a verb did not succeed.
+enum Stop {
+    /// It is refused.
+    Refuse(Reason),
+    /// The directory lacks something that the store may have.
+    Wait,
+}
+
+impl From<Reason> for Stop {
+    fn from(reason: Reason) -> Stop {
+        Stop::Refuse(reason)
+    }
+}
+
+/// What the RNIC's reply to a command must be; another one is its mistake.
+macro_rules! driver_reply {
+    ($reply:expr, $pattern:pat => $value:expr) => {
+        match $reply {
+            $pattern => Ok($value),
+            other => Err($crate::Reason::Rnic {
+                errno: $crate::Errno::EIO,
+                message: format!("it answered {other:?}"),
+            }),
+        }
+    };
+}
+use driver_reply;
+
 impl Session {
     /// A session of a device that the guest has not initialised yet.
     pub fn new(config: SessionConfig) -> Session {
         let usage = Usage::new(config.limits.quotas);
+        let qpns = QpnPool::new(config.identity.qpn_blocks.clone(), config.seed);
         Session {
             config,
+            init: None,
+            gid_table: [Gid::ZERO; GID_TABLE],
+            objects: Objects::default(),
             usage,
+            qpns,
             conntrack: Conntrack::default(),
             refusals: RefusalCounters::default(),
             waiting: HashMap::new(),
+            next_ticket: 0,
         }
     }
 
     /// Handles the readable part of a control request.
     pub fn handle_request(&mut self, env: Env<'_>, request: &[u8]) -> Outcome {
-        let _ = env;
-        let tag = abi::Request::read_from_prefix(request).map_or(0, |(r, _)| r.tag);
-        let reason = Reason::Unsupported("this command".into());
-        self.refusals.count(&reason);
-        let head = abi::Reply { status: reason.errno().0, tag };
-        let refusal = Some(Refusal { verb: None, tag, peer: None, reason });
-        Outcome::Reply(Reply { bytes: head.as_bytes().to_vec(), refusal })
-    }
-
-    /// The store has been read again, or could not be: finishes the request. `None` when the device was reset meanwhile; then
-    /// nobody waits for a reply.
-    pub fn handle_resolved(&mut self, env: Env<'_>, ticket: Ticket) -> Option<Reply> {
-        let request = self.waiting.remove(&ticket)?;
-        match self.handle_request(env, &request) {
-            Outcome::Reply(reply) => Some(reply),
-            Outcome::Pending(_) => None,
+        match self.answer(env, request, true) {
+            Answer::Reply(reply) => Outcome::Reply(reply),
+            Answer::Wait if self.waiting.len() >= MAX_WAITING => {
+                Outcome::Reply(self.refuse(env, request, Reason::TooManyWaiting(self.waiting.len())))
+            }
+            Answer::Wait => {
+                let ticket = Ticket(self.next_ticket);
+                self.next_ticket += 1;
+                self.waiting.insert(ticket, request.to_vec());
+                Outcome::Pending(ticket)
+            }
         }
     }
 
-    /// What the guest is told of an event of this device, if anything.
-    pub fn handle_event(&mut self, event: &Event) -> Option<AsyncEvent> {
-        let _ = event;
-        None
-    }
-
-    /// Judges the connections that `touched` covers again, and has those revoked that are not allowed any more.
-    pub fn reevaluate(
-        &mut self,
-        directory: &Directory,
-        rnic: &dyn RnicDriver,
-        touched: &Touched,
-    ) -> Vec<Revocation> {
-        let _ = (directory, rnic, touched);
-        Vec::new()
-    }
-
-    /// Destroys everything that the guest has, and forgets what it said. Requests that wait are dropped.
-    pub fn reset(&mut self, rnic: &dyn RnicDriver) -> ResetReport {
-        let _ = rnic;
-        self.waiting.clear();
-        ResetReport::default()
+    /// The store has been read again, or could not be: finishes the request. `None` when the device was reset
+    /// meanwhile; then nobody waits for a reply.
+    pub fn handle_resolved(&mut self, env: Env<'_>, ticket: Ticket) -> Option<Reply> {
+        let request = self.waiting.remove(&ticket)?;
+        // From the start: the device may have changed while the request waited.
+        match self.answer(env, &request, false) {
+            Answer::Reply(reply) => Some(reply),
+            // No verb waits a second time; if one did, the guest would still get an answer.
+            Answer::Wait => Some(self.refuse(env, &request, Reason::TooManyWaiting(self.waiting.len()))),
+        }
     }
 
     /// The active MTU has changed. Existing connections keep theirs.
@@ -153,13 +204,18 @@ impl Session {
 
     /// The GIDs that the vNIC may use have changed. GIDs that it may not use any more leave its table;
     /// [`reevaluate`](Self::reevaluate) deals with their connections.
-    pub fn set_gids(&mut self, gids: Vec<masq_types::Gid>) {
+    pub fn set_gids(&mut self, gids: Vec<Gid>) {
+        for entry in &mut self.gid_table {
+            if !gids.contains(entry) {
+                *entry = Gid::ZERO;
+            }
+        }
         self.config.identity.gids = gids;
     }
 
     /// Whether the guest has initialised the device since the last reset.
     pub fn is_initialised(&self) -> bool {
-        false
+        self.init.is_some()
     }
 
     /// Who the device is.
@@ -177,8 +233,92 @@ impl Session {
         self.conntrack.iter()
     }
 
-    /// How often requests have been refused, by reason.
+    /// How often requests have been refused, and connections revoked, by reason.
     pub fn refusals(&self) -> &RefusalCounters {
         &self.refusals
     }
+
+    fn answer(&mut self, env: Env<'_>, request: &[u8], may_wait: bool) -> Answer {
+        match self.dispatch(env, request, may_wait) {
+            Ok(body) => {
+                let mut bytes = reply_head(0, request);
+                bytes.extend(body);
+                Answer::Reply(Reply { bytes, refusal: None })
+            }
+            Err(Stop::Wait) => Answer::Wait,
+            Err(Stop::Refuse(reason)) => Answer::Reply(self.refuse(env, request, reason)),
+        }
+    }
+
+    /// Carries out a request; gives what follows the head of its reply.
+    fn dispatch(&mut self, env: Env<'_>, request: &[u8], may_wait: bool) -> Result<Vec<u8>, Stop> {
+        let (head, rest) = decode::head(request)?;
+        reserved(&head.flags)?;
+        let verb = Verb::from_opcode(head.opcode)
+            .ok_or_else(|| Reason::Unsupported(format!("command {}", head.opcode)))?;
+        let current = self.config.epoch;
+        if head.epoch != current {
+            return Err(Reason::StaleEpoch { asked: head.epoch, current }.into());
+        }
+        if self.init.is_none() && verb != Verb::DeviceInit {
+            return Err(decode::malformed("the device has not been initialised").into());
+        }
+        let rnic = env.rnic;
+        Ok(match verb {
+            Verb::DeviceInit => nothing(self.device_init(env, body(rest)?)?),
+            Verb::AddGid => nothing(self.add_gid(body(rest)?)?),
+            Verb::DelGid => nothing(self.del_gid(body(rest)?)?),
+            Verb::CreateContext => nothing(self.create_context(env, body(rest)?)?),
+            Verb::DestroyContext => nothing(self.destroy_context(rnic, CtxHandle(destroyed(rest)?))?),
+            Verb::CreatePd => nothing(self.create_pd(body(rest)?)?),
+            Verb::DestroyPd => nothing(self.destroy_pd(PdHandle(destroyed(rest)?))?),
+            Verb::CreateMr => self.create_mr(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::DestroyMr => nothing(self.destroy_mr(rnic, MrHandle(destroyed(rest)?))?),
+            Verb::CreateCq => self.create_cq(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::DestroyCq => nothing(self.destroy_cq(rnic, CqHandle(destroyed(rest)?))?),
+            Verb::CreateQp => self.create_qp(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::ModifyQp => nothing(self.modify_qp(env, &body(rest)?, may_wait)?),
+            Verb::QueryQp => self.query_qp(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::DestroyQp => nothing(self.destroy_qp(rnic, QpHandle(destroyed(rest)?))?),
+        })
+    }
+
+    fn refuse(&mut self, env: Env<'_>, request: &[u8], reason: Reason) -> Reply {
+        self.refusals.count(&reason);
+        let head = decode::head(request).ok();
+        let verb = head.and_then(|(head, _)| Verb::from_opcode(head.opcode));
+        let peer = head.and_then(|(_, rest)| self.peer_of_refused(env, verb?, rest));
+        let bytes = reply_head(reason.errno().0, request);
+        let tag = head.map_or(0, |(head, _)| head.tag);
+        Reply { bytes, refusal: Some(Refusal { verb, tag, peer, reason }) }
+    }
+
+    fn peer_of_refused(&self, env: Env<'_>, verb: Verb, rest: &[u8]) -> Option<Peer> {
+        if verb != Verb::ModifyQp {
+            return None;
+        }
+        self.peer_of(env, &body(rest).ok()?)
+    }
+}
+
+enum Answer {
+    Reply(Reply),
+    Wait,
+}
+
+/// The handle in an OP_DESTROY_ command.
+fn destroyed(rest: &[u8]) -> Result<u32, Reason> {
+    let r: abi::Destroy = body(rest)?;
+    reserved(&r.reserved)?;
+    Ok(r.handle)
+}
+
+/// The body of a reply that has none.
+fn nothing((): ()) -> Vec<u8> {
+    Vec::new()
+}
+
+fn reply_head(status: u32, request: &[u8]) -> Vec<u8> {
+    let tag = decode::head(request).map_or(0, |(head, _)| head.tag);
+    abi::Reply { status, tag }.as_bytes().to_vec()
 }

@@ -1,0 +1,166 @@
+//! Who may be connected to whom: the checks at RTR, and again whenever something changes.
+
+use std::net::IpAddr;
+
+use masq_driver::{Command, Connection as Renamed, DriverError, QpHandle, RnicDriver};
+use masq_policy::conntrack::{Connection, Touched};
+use masq_policy::rename::{Resolution, Unreachable, resolve};
+use masq_policy::rules::Verdict;
+use masq_types::{Gid, PathId, WireQpn};
+use vrdma_abi::control as abi;
+
+use super::decode::{malformed, within};
+use super::objects::find;
+use super::{Revocation, Session, Stop};
+use crate::{Directory, Reason};
+
+/// Hop limit on the underlay, whatever the tenant's is: routers there are not the tenant's.
+const UNDERLAY_HOP_LIMIT: u8 = 64;
+/// Traffic class on the underlay: a tenant does not choose the priority of its packets there.
+const UNDERLAY_TRAFFIC_CLASS: u8 = 0;
+
+/// A connection that may be made.
+pub(super) struct Connect {
+    /// What the RNIC gets.
+    pub renamed: Renamed,
+    /// What is tracked.
+    pub entry: Connection,
+}
+
+impl Session {
+    /// Judges the connection that `attr` describes and renames it.
+    pub(super) fn connect(
+        &self,
+        directory: &Directory,
+        qp: QpHandle,
+        attr: &abi::QpAttr,
+        may_wait: bool,
+    ) -> Result<Connect, Stop> {
+        within("the destination QPN", attr.dest_qpn.into(), 0, WireQpn::MAX.into())?;
+        within("the flow label", attr.flow_label.into(), 0, 0xf_ffff)?;
+        within("the service level", attr.sl.into(), 0, 15)?;
+        let (local, remote) = (Gid(attr.sgid), Gid(attr.dgid));
+        if local.is_zero() || !self.gid_table.contains(&local) {
+            return Err(Reason::SourceGid { gid: local }.into());
+        }
+        if local.ip().is_ipv4() != remote.ip().is_ipv4() {
+            return Err(malformed(format_args!("{local} and {remote} are of different families")).into());
+        }
+        let local_qpn = find(&self.objects.qps, qp)?.wire_qpn;
+        // Guest-visible and wire QPNs are the same today.
+        let remote_qpn = WireQpn::from_wire(attr.dest_qpn);
+        let wait = |reason: Reason| if may_wait { Stop::Wait } else { Stop::from(reason) };
+        let identity = &self.config.identity;
+        let resolution = resolve(directory, identity.vni, remote, &identity.addresses, PathId(0));
+        let Resolution { peer, local: local_address, remote: remote_address } =
+            resolution.map_err(|e| match e {
+                Unreachable::UnknownGid { .. } | Unreachable::NotRealised { .. } => wait(e.into()),
+                Unreachable::Contested { .. } | Unreachable::NoPath { .. } => Stop::from(Reason::from(e)),
+            })?;
+        // Before the QPN: what a rule denies is not worth reading the store for.
+        if let Verdict::Deny(denied) = directory.evaluate(identity.vni, &identity.vnic, local, remote) {
+            return Err(Reason::Denied(denied).into());
+        }
+        if !peer.owns(remote_qpn) {
+            return Err(wait(Reason::ForeignQpn { qpn: remote_qpn, vnic: peer.vnic.to_string() }));
+        }
+        let renamed = Renamed {
+            local: local_address,
+            remote: remote_address,
+            remote_qpn,
+            udp_source_port: udp_source_port(attr.flow_label, local_qpn, remote_qpn),
+            traffic_class: UNDERLAY_TRAFFIC_CLASS,
+            hop_limit: UNDERLAY_HOP_LIMIT,
+            virtual_local: local,
+            virtual_remote: remote,
+        };
+        let entry = Connection {
+            vni: identity.vni,
+            local,
+            local_qpn,
+            remote,
+            remote_qpn,
+            peer: peer.vnic.clone(),
+            remote_address,
+        };
+        Ok(Connect { renamed, entry })
+    }
+
+    /// Judges the connections that `touched` covers again, and has those revoked that are not allowed any more: the RNIC
+    /// moves them to ERR. A connection that the RNIC fails to revoke is judged again the next time.
+    pub fn reevaluate(
+        &mut self,
+        directory: &Directory,
+        rnic: &dyn RnicDriver,
+        touched: &Touched,
+    ) -> Vec<Revocation> {
+        let judged = self.conntrack.reevaluate(touched, |c| self.judge(directory, c));
+        let mut revocations = Vec::new();
+        for (qp, reason) in judged {
+            let Some(connection) = self.conntrack.get(qp).cloned() else { continue };
+            self.refusals.count(&reason);
+            let failure = match rnic.execute(Command::RevokeQp { vnic: self.config.id, qp }) {
+                Ok(_) | Err(DriverError::UnknownObject(_)) => {
+                    self.conntrack.remove(qp);
+                    None
+                }
+                Err(e) => Some(e.to_string()),
+            };
+            revocations.push(Revocation { qp, connection, reason, failure });
+        }
+        revocations
+    }
+
+    /// Whether a connection could still be made as it is.
+    fn judge(&self, directory: &Directory, c: &Connection) -> Result<(), Reason> {
+        let identity = &self.config.identity;
+        if !identity.gids.contains(&c.local) {
+            return Err(Reason::SpoofedGid { gid: c.local });
+        }
+        let found = resolve(directory, c.vni, c.remote, &identity.addresses, PathId(0))?;
+        if found.peer.vnic != c.peer || found.remote != c.remote_address {
+            return Err(moved(c, found.remote));
+        }
+        if let Verdict::Deny(denied) = directory.evaluate(c.vni, &identity.vnic, c.local, c.remote) {
+            return Err(Reason::Denied(denied));
+        }
+        if !found.peer.owns(c.remote_qpn) {
+            return Err(Reason::ForeignQpn { qpn: c.remote_qpn, vnic: found.peer.vnic.to_string() });
+        }
+        Ok(())
+    }
+}
+
+fn moved(c: &Connection, to: IpAddr) -> Reason {
+    Reason::Moved { gid: c.remote, vnic: c.peer.to_string(), from: c.remote_address, to }
+}
+
+/// UDP source port of a connection: from the flow label if there is one, else from both QPNs, so that flows spread
+/// over the underlay's paths; computed as Linux does (rdma_flow_label_to_udp_sport, rdma_calc_flow_label).
+fn udp_source_port(flow_label: u32, local: WireQpn, remote: WireQpn) -> u16 {
+    let label = if flow_label != 0 {
+        flow_label
+    } else {
+        let mut v = u64::from(local.get()) * u64::from(remote.get());
+        v ^= v >> 20;
+        v ^= v >> 40;
+        (v & 0xf_ffff) as u32
+    };
+    let folded = (label & 0x3fff) ^ ((label & 0xf_c000) >> 14);
+    0xc000 | folded as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_ports_stay_in_their_range_and_spread() {
+        let q = WireQpn::from_wire;
+        assert_eq!(udp_source_port(1, q(5), q(6)), 0xc001);
+        assert_eq!(udp_source_port(0xf_ffff, q(5), q(6)), 0xc000 | (0x3fff ^ 0x3f));
+        let ports: std::collections::HashSet<u16> =
+            (0x11..0x31).map(|n| udp_source_port(0, q(n), q(0x5000 + n))).collect();
+        assert!(ports.len() > 16 && ports.iter().all(|p| *p >= 0xc000), "{ports:?}");
+    }
+}
