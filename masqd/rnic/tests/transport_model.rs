@@ -364,10 +364,10 @@ fn run(cases: u32, worst: u8) {
 
 #[test]
 fn equals_the_model_on_a_good_network() {
-    run(150, 0);
+    run(100, 0);
 }
 
 #[test]
 fn equals_the_model_on_a_bad_network() {
-    run(400, 20);
+    run(300, 20);
 }

@@ -349,8 +349,8 @@ macro_rules! abi_enum {
 }
 
 abi_enum! {
-    /// How a request went: those values of enum ibv_wc_status that a reliable connection can give
-    /// (IBTA Vol 1 §11.6.2).
+    /// How a request went: all values of enum ibv_wc_status that a reliable connection gives
+    /// (IBTA Vol 1 §11.6.2). The others belong to memory windows, datagrams and shared contexts.
     Status {
         /// Done.
         Success = WC_SUCCESS,
@@ -376,12 +376,6 @@ abi_enum! {
         RetryExcErr = WC_RETRY_EXC_ERR,
         /// The peer had no receive for too long.
         RnrRetryExcErr = WC_RNR_RETRY_EXC_ERR,
-        /// The peer aborted.
-        RemAbortErr = WC_REM_ABORT_ERR,
-        /// A fault of the RNIC itself.
-        FatalErr = WC_FATAL_ERR,
-        /// Any other fault.
-        GeneralErr = WC_GENERAL_ERR,
     }
 }
 
@@ -442,9 +436,6 @@ pub enum Cause {
     /// The received message is longer than its receive.
     #[error("the received message is longer than its receive")]
     ReceiveTooShort = 32,
-    /// The peer's request is invalid.
-    #[error("the peer's request is invalid")]
-    PeerInvalid = 33,
     /// The peer's request names memory that it may not access.
     #[error("the peer's request names memory that it may not access")]
     PeerAccess = 34,
