@@ -118,6 +118,33 @@ mod tests {
         assert_eq!(of(1, Duration::from_millis(4)), Some(Duration::from_millis(4)));
     }
 
+    /// The driver's masks and the guest's ABI name attributes by the same bits.
+    #[test]
+    fn masks_are_those_of_the_abi() {
+        use vrdma_abi::control as abi;
+        let pairs = [
+            (AttrMask::STATE, abi::QP_ATTR_STATE),
+            (AttrMask::CUR_STATE, abi::QP_ATTR_CUR_STATE),
+            (AttrMask::EN_SQD_ASYNC_NOTIFY, abi::QP_ATTR_EN_SQD_ASYNC_NOTIFY),
+            (AttrMask::ACCESS_FLAGS, abi::QP_ATTR_ACCESS_FLAGS),
+            (AttrMask::PKEY_INDEX, abi::QP_ATTR_PKEY_INDEX),
+            (AttrMask::PORT, abi::QP_ATTR_PORT),
+            (AttrMask::QKEY, abi::QP_ATTR_QKEY),
+            (AttrMask::AV, abi::QP_ATTR_AV),
+            (AttrMask::PATH_MTU, abi::QP_ATTR_PATH_MTU),
+            (AttrMask::TIMEOUT, abi::QP_ATTR_TIMEOUT),
+            (AttrMask::RETRY_CNT, abi::QP_ATTR_RETRY_CNT),
+            (AttrMask::RNR_RETRY, abi::QP_ATTR_RNR_RETRY),
+            (AttrMask::RQ_PSN, abi::QP_ATTR_RQ_PSN),
+            (AttrMask::MAX_QP_RD_ATOMIC, abi::QP_ATTR_MAX_RD_ATOMIC),
+            (AttrMask::MIN_RNR_TIMER, abi::QP_ATTR_MIN_RNR_TIMER),
+            (AttrMask::SQ_PSN, abi::QP_ATTR_SQ_PSN),
+            (AttrMask::MAX_DEST_RD_ATOMIC, abi::QP_ATTR_MAX_DEST_RD_ATOMIC),
+            (AttrMask::DEST_QPN, abi::QP_ATTR_DEST_QPN),
+        ];
+        assert!(pairs.iter().all(|(mask, bit)| mask.0 == *bit), "{pairs:?}");
+    }
+
     #[test]
     fn a_change_is_judged_as_a_whole() {
         let attributes = Attributes::default();
