@@ -44,6 +44,8 @@ pub struct Qp {
     pub doorbell: (u16, u16),
     /// It stands in its vNIC's list of queue pairs with something to do.
     pub scheduled: bool,
+    /// It waits until the sockets take more.
+    pub parked: bool,
     /// When the timer that is queued for it goes off.
     pub timer: Option<Time>,
     /// In ERR, how long until the next look for receives to flush.

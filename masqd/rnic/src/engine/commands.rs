@@ -301,6 +301,7 @@ impl Engine {
                 ctx: init.ctx,
                 doorbell: doorbell.unwrap_or_default(),
                 scheduled: false,
+                parked: false,
                 timer: None,
                 flush_pause: Duration::ZERO,
             }
@@ -482,6 +483,7 @@ impl Engine {
             ("rx_malformed", inbound.rx_malformed),
             ("rx_no_qp", inbound.rx_no_qp),
             ("rx_wrong_peer", inbound.rx_wrong_peer),
+            ("tx_lost_trains", self.edge.lost_trains()),
         ]);
         named
     }

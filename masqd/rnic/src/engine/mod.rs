@@ -18,7 +18,7 @@ mod run;
 mod schedule;
 mod world;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -128,6 +128,15 @@ impl Engine {
         self.world.settle_cqs(self.config.epoch);
         self.flush();
         worked
+    }
+
+    /// Takes a packet that has come from `source` to the address `local` by another way than this engine's sockets.
+    pub fn handle_datagram(&mut self, now: Time, local: IpAddr, source: SocketAddr, datagram: &[u8]) {
+        self.world.now = now;
+        let Some(id) = self.edge.find(local) else { return };
+        let Some(local_address) = self.edge.local_address(id) else { return };
+        let arrived = Arrived { local: id, source, index: 0 };
+        self.inbound.handle_packet(&mut self.world, local_address, arrived, datagram);
     }
 
     /// When [`Engine::turn`] should be called although nothing wakes the engine.
@@ -246,9 +255,7 @@ impl Engine {
     fn flush(&mut self) -> bool {
         self.tx_blocked = !self.edge.flush(&mut self.tx);
         if !self.tx_blocked {
-            while let Some(key) = self.world.schedule.parked.pop() {
-                self.world.schedule(key);
-            }
+            self.world.unpark_all();
         }
         !self.tx_blocked
     }

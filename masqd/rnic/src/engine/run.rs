@@ -51,6 +51,25 @@ impl World {
         true
     }
 
+    /// Notes that a queue pair has something to send for which there is no room.
+    fn park(&mut self, key: QpKey) {
+        if let Some(qp) = self.qps.get_mut(key) {
+            if !std::mem::replace(&mut qp.parked, true) {
+                self.schedule.parked.push(key);
+            }
+        }
+    }
+
+    /// There is room to send.
+    pub(super) fn unpark_all(&mut self) {
+        while let Some(key) = self.schedule.parked.pop() {
+            if let Some(qp) = self.qps.get_mut(key) {
+                qp.parked = false;
+            }
+            self.schedule(key);
+        }
+    }
+
     /// After a turn: when the next one must come, whatever happens.
     fn arm_timer(&mut self, key: QpKey, completions_before: u64) {
         let now = self.now;
@@ -132,7 +151,7 @@ impl Engine {
         let now = self.world.now;
         while *bytes < SEND_BYTES {
             if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
-                self.world.schedule.parked.push(key);
+                self.world.park(key);
                 return false;
             }
             let buffer = self.tx.buffer();

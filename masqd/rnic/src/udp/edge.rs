@@ -21,6 +21,8 @@ pub struct Edge {
     by_address: FxHashMap<IpAddr, LocalId>,
     ports: FxHashMap<LocalId, Port>,
     next_id: u32,
+    /// Trains that were lost at addresses that are gone.
+    lost_trains: u64,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,7 @@ impl Edge {
             return false;
         }
         self.by_address.remove(&port.sockets.address());
+        self.lost_trains += port.sockets.lost_trains();
         self.ports.remove(&id);
         true
     }
@@ -223,6 +226,11 @@ impl Edge {
         }
         batch.bytes.clear();
         true
+    }
+
+    /// Trains that the kernel refused to send.
+    pub fn lost_trains(&self) -> u64 {
+        self.lost_trains + self.ports.values().map(|p| p.sockets.lost_trains()).sum::<u64>()
     }
 
     /// Hands over what arrived at one local address. Returns whether there may be more.

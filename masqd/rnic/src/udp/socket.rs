@@ -18,6 +18,7 @@ pub(super) struct AddressSockets {
     receiving: UdpSocket,
     sending: FxHashMap<u16, Sending>,
     segmentation: bool,
+    lost_trains: u64,
     buffers: RecvBuffers,
 }
 
@@ -47,6 +48,7 @@ impl AddressSockets {
             receiving,
             sending: FxHashMap::default(),
             segmentation,
+            lost_trains: 0,
             buffers: RecvBuffers::new(),
         })
     }
@@ -93,6 +95,16 @@ impl AddressSockets {
         self.segmentation = false;
     }
 
+    /// Trains that the kernel refused to send: there is no route, or they are too long for it.
+    pub(super) fn lost_trains(&self) -> u64 {
+        self.lost_trains
+    }
+
+    fn note_loss(&mut self, train: &Train<'_>, error: &io::Error) {
+        self.lost_trains += 1;
+        tracing::debug!(destination = %train.destination, %error, "a train could not be sent");
+    }
+
     fn socket(&self, port: u16) -> BorrowedFd<'_> {
         self.sending.get(&port).map_or(&self.receiving, |s| &s.socket).as_fd()
     }
@@ -130,11 +142,10 @@ impl Datagrams for AddressSockets {
             if !self.segmentation && first.bytes.len() > first.segment_bytes {
                 match self.send_singly(first) {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => return taken,
-                    result => {
-                        note_loss(first, result);
-                        taken += 1;
-                    }
+                    Err(e) => self.note_loss(first, &e),
+                    Ok(_) => {}
                 }
+                taken += 1;
                 continue;
             }
             // As many as go through the same socket.
@@ -160,10 +171,11 @@ impl Datagrams for AddressSockets {
                         tracing::warn!(address = %self.address, "UDP segmentation is not available: sending singly");
                         self.segmentation = false;
                     }
+                    self.note_loss(first, &e);
                     taken += 1;
                 }
-                result => {
-                    note_loss(first, result);
+                Err(e) => {
+                    self.note_loss(first, &e);
                     taken += 1;
                 }
             }
@@ -183,12 +195,6 @@ fn send_some(
     count: usize,
 ) -> io::Result<usize> {
     sys::send(socket, messages.iter().take(count).flatten())
-}
-
-fn note_loss(train: &Train<'_>, result: io::Result<usize>) {
-    if let Err(error) = result {
-        tracing::debug!(destination = %train.destination, %error, "a train could not be sent");
-    }
 }
 
 /// A socket whose datagrams have the don't-fragment flag and, because it is unconnected, IPv4 Identification 0.

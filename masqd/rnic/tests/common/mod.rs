@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use masq_driver::*;
 use masq_rnic::transport::Time;
-use masq_rnic::{Engine, RnicConfig};
+use masq_rnic::{Engine, Rnic, RnicConfig};
 use masq_types::{Gid, Mtu, Psn, Qpn, Vni, WireQpn};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -40,16 +40,17 @@ impl Events {
     }
 }
 
-/// Engines and one clock.
+/// Engines and one clock, or one running RNIC.
 pub struct Net {
     pub engines: Vec<Engine>,
+    pub running: Option<Rnic>,
     pub events: Vec<Arc<Events>>,
     pub now: u64,
 }
 
 impl Net {
     pub fn new(configs: &[RnicConfig]) -> Self {
-        let mut net = Net { engines: Vec::new(), events: Vec::new(), now: 1_000_000_000 };
+        let mut net = Net { engines: Vec::new(), running: None, events: Vec::new(), now: 1_000_000_000 };
         for config in configs {
             let events = Arc::new(Events::default());
             net.engines.push(Engine::new(config.clone(), events.clone()).unwrap());
@@ -58,7 +59,15 @@ impl Net {
         net
     }
 
+    /// An RNIC with a thread of its own, which keeps its own time.
+    pub fn running(rnic: Rnic, events: Arc<Events>) -> Self {
+        Net { engines: Vec::new(), running: Some(rnic), events: vec![events], now: 0 }
+    }
+
     pub fn execute(&mut self, engine: usize, command: Command) -> Result<Reply, DriverError> {
+        if let Some(rnic) = &self.running {
+            return rnic.execute(command);
+        }
         self.engines[engine].execute(Time::from_nanos(self.now), command)
     }
 
@@ -362,6 +371,11 @@ impl Guest {
         qp.rq.publish();
     }
 
+    /// Whether the RNIC wants to be kicked.
+    pub fn need_kick(&self, slot: u16) -> bool {
+        vrdma_rings::SharedMemory::load_acquire(&self.mapping(self.status, 1), usize::from(slot) * 64) != 0
+    }
+
     /// Rings the doorbell of any index, as a hostile guest may.
     pub fn mark(&self, slot: u16, index: u16) {
         let area = self.mapping(self.doorbells, SLOTS);
@@ -410,12 +424,14 @@ impl Default for Options {
     }
 }
 
-/// Connects two queue pairs, both ready to send.
+/// Connects two queue pairs, or one to itself, ready to send.
 pub fn connect(net: &mut Net, a: (&Guest, &TestQp), b: (&Guest, &TestQp), options: &Options) {
     a.0.to_rtr(net, a.1, b.1, options);
-    b.0.to_rtr(net, b.1, a.1, options);
+    if a.1.wire != b.1.wire {
+        b.0.to_rtr(net, b.1, a.1, options);
+        b.0.to_rts(net, b.1, options);
+    }
     a.0.to_rts(net, a.1, options);
-    b.0.to_rts(net, b.1, options);
 }
 
 pub fn sge(mr: &Mr, offset: u64, length: u32) -> ring::Sge {
