@@ -1,0 +1,210 @@
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use masq_driver::*;
+use masq_types::{Lkey, Psn, Rkey, WireQpn};
+
+/// An RNIC that keeps books: it refuses what `masq_driver` says an RNIC refuses, and panics over commands
+/// that a session must never send.
+#[derive(Default)]
+pub struct FakeRnic(Mutex<Books>);
+
+#[derive(Default)]
+struct Books {
+    status_page: Option<Gpa>,
+    contexts: BTreeMap<CtxHandle, Vec<Gpa>>,
+    mrs: BTreeMap<MrHandle, MrAttr>,
+    cqs: BTreeMap<CqHandle, CqAttr>,
+    qps: BTreeMap<QpHandle, FakeQp>,
+    next_key: u32,
+    /// Errors to give instead of carrying out the next commands.
+    failures: Vec<DriverError>,
+    revoked: Vec<QpHandle>,
+    commands: usize,
+}
+
+pub struct FakeQp {
+    pub init: QpInit,
+    pub state: QpState,
+    pub change: QpChange,
+}
+
+impl FakeRnic {
+    /// How many objects exist; the status page counts.
+    pub fn held(&self) -> usize {
+        let b = self.0.lock().unwrap();
+        b.contexts.len() + b.mrs.len() + b.cqs.len() + b.qps.len() + usize::from(b.status_page.is_some())
+    }
+
+    /// How many commands were given.
+    pub fn commands(&self) -> usize {
+        self.0.lock().unwrap().commands
+    }
+
+    /// The next command fails.
+    pub fn fail(&self, error: DriverError) {
+        self.0.lock().unwrap().failures.push(error);
+    }
+
+    /// The queue pair fails, as after an error on the wire.
+    pub fn break_qp(&self, qp: u32) {
+        self.0.lock().unwrap().qps.get_mut(&QpHandle(qp)).unwrap().state = QpState::Err;
+    }
+
+    /// The queue pair fails, if there is one.
+    pub fn try_break_qp(&self, qp: u32) {
+        if let Some(q) = self.0.lock().unwrap().qps.get_mut(&QpHandle(qp)) {
+            q.state = QpState::Err;
+        }
+    }
+
+    /// The next command does not fail.
+    pub fn forgive(&self) {
+        self.0.lock().unwrap().failures.clear();
+    }
+
+    /// Runs `f` over a queue pair.
+    pub fn qp<T>(&self, qp: u32, f: impl FnOnce(&FakeQp) -> T) -> T {
+        f(&self.0.lock().unwrap().qps[&QpHandle(qp)])
+    }
+
+    /// The connection that a queue pair was given last.
+    pub fn connection(&self, qp: u32) -> Option<Connection> {
+        self.qp(qp, |q| q.change.connection.clone())
+    }
+
+    /// Wire QPNs of all queue pairs.
+    pub fn wire_qpns(&self) -> Vec<WireQpn> {
+        self.0.lock().unwrap().qps.values().map(|q| q.init.wire_qpn).collect()
+    }
+
+    /// The queue pairs that were revoked, in order.
+    pub fn revoked(&self) -> Vec<u32> {
+        self.0.lock().unwrap().revoked.iter().map(|q| q.0).collect()
+    }
+
+    /// Runs `f` over a memory region.
+    pub fn mr<T>(&self, mr: u32, f: impl FnOnce(&MrAttr) -> T) -> T {
+        f(&self.0.lock().unwrap().mrs[&MrHandle(mr)])
+    }
+
+    pub fn status_page(&self) -> Option<Gpa> {
+        self.0.lock().unwrap().status_page
+    }
+}
+
+fn unknown<T>(what: &str) -> Result<T, DriverError> {
+    Err(DriverError::UnknownObject(what.into()))
+}
+
+fn check_pages(list: &PageList) {
+    assert!((12..64).contains(&list.shift));
+    for page in &list.pages {
+        assert_eq!(page % (1 << list.shift), 0, "page {page:#x}");
+    }
+}
+
+fn check_ring(ring: &PageList, entries: u32, stride_shift: u8) {
+    assert!(entries.is_power_of_two());
+    assert_eq!(ring.shift, 12);
+    assert_eq!(ring.pages.len() as u64, ((u64::from(entries) + 1) << stride_shift).div_ceil(4096));
+    check_pages(ring);
+}
+
+impl RnicDriver for FakeRnic {
+    fn execute(&self, command: Command) -> Result<Reply, DriverError> {
+        let mut b = self.0.lock().unwrap();
+        b.commands += 1;
+        if let Some(error) = b.failures.pop() {
+            return Err(error);
+        }
+        match command {
+            Command::SetStatusPage { page, .. } => {
+                assert!(page.is_none_or(|p| p.0 % 4096 == 0));
+                b.status_page = page;
+            }
+            Command::CreateContext { ctx, doorbells, .. } => {
+                assert_eq!(doorbells.len(), 8);
+                if b.contexts.insert(ctx, doorbells).is_some() {
+                    panic!("context {ctx:?} created twice");
+                }
+            }
+            Command::DestroyContext { ctx, .. } => {
+                if b.qps.values().any(|q| q.init.ctx == ctx) {
+                    return Err(DriverError::Busy("context".into()));
+                }
+                b.contexts.remove(&ctx);
+            }
+            Command::CreateMr { mr, .. } => {
+                check_pages(&mr.pages);
+                let size = 1u64 << mr.pages.shift;
+                let reach = mr.iova % size + mr.length;
+                assert!(mr.length == 0 || mr.pages.pages.len() as u64 == reach.div_ceil(size));
+                b.next_key += 0x100;
+                let (lkey, rkey) = (Lkey(b.next_key), Rkey(b.next_key));
+                if b.mrs.insert(mr.mr, mr).is_some() {
+                    panic!("region created twice");
+                }
+                return Ok(Reply::MrCreated { lkey, rkey });
+            }
+            Command::DestroyMr { mr, .. } => drop(b.mrs.remove(&mr)),
+            Command::CreateCq { cq, .. } => {
+                check_ring(&cq.ring, cq.entries, 6);
+                assert!(cq.vector < 4);
+                if b.cqs.insert(cq.cq, cq).is_some() {
+                    panic!("completion queue created twice");
+                }
+            }
+            Command::DestroyCq { cq, .. } => {
+                if b.qps.values().any(|q| q.init.send_cq == cq || q.init.recv_cq == cq) {
+                    return Err(DriverError::Busy("completion queue".into()));
+                }
+                b.cqs.remove(&cq);
+            }
+            Command::CreateQp { qp, .. } => {
+                assert!(b.contexts.contains_key(&qp.ctx));
+                assert!(b.cqs.contains_key(&qp.send_cq) && b.cqs.contains_key(&qp.recv_cq));
+                check_ring(&qp.sq.ring, qp.sq.entries, qp.sq.stride_shift);
+                check_ring(&qp.rq.ring, qp.rq.entries, qp.rq.stride_shift);
+                assert!(b.qps.values().all(|q| q.init.wire_qpn != qp.wire_qpn), "a QPN is in use twice");
+                let index = b.qps.len() as u16;
+                let new = FakeQp { state: QpState::Reset, change: QpChange::default(), init: qp };
+                if b.qps.insert(new.init.qp, new).is_some() {
+                    panic!("queue pair created twice");
+                }
+                return Ok(Reply::QpCreated { slot: index % 8, index });
+            }
+            Command::ModifyQp { qp, change, .. } => {
+                let Some(q) = b.qps.get_mut(&qp) else { return unknown("queue pair") };
+                if change.from.is_some_and(|from| from != q.state) {
+                    return Err(DriverError::WrongState(q.state));
+                }
+                let to = change.to.unwrap_or(q.state);
+                // Port and P_Key never reach an RNIC.
+                let given = change.attributes() | AttrMask::PORT | AttrMask::PKEY_INDEX;
+                let row = rc_transition(q.state, to).expect("a legal transition");
+                assert!(given.contains(row.required), "{:?} to {to:?} with {given}", q.state);
+                q.state = to;
+                q.change = change;
+            }
+            Command::QueryQp { qp, .. } => {
+                let Some(q) = b.qps.get(&qp) else { return unknown("queue pair") };
+                let status = QpStatus {
+                    state: q.state,
+                    sq_psn: Psn::new(77),
+                    rq_psn: Psn::new(88),
+                    sq_draining: q.state == QpState::Sqd,
+                };
+                return Ok(Reply::Qp(status));
+            }
+            Command::DestroyQp { qp, .. } => drop(b.qps.remove(&qp)),
+            Command::RevokeQp { qp, .. } => {
+                let Some(q) = b.qps.get_mut(&qp) else { return unknown("queue pair") };
+                q.state = QpState::Err;
+                b.revoked.push(qp);
+            }
+            other => panic!("a session never sends {other:?}"),
+        }
+        Ok(Reply::Done)
+    }
+}

@@ -1,0 +1,278 @@
+//! What one tenant must not be able to do to another, and what it must not learn.
+
+mod common;
+
+use common::*;
+use masq_control::*;
+use masq_policy::conntrack::Touched;
+use masq_types::Gid;
+use vrdma_abi::control::*;
+
+fn ready() -> Guest {
+    let mut g = Guest::ready("blue-1");
+    g.base();
+    g.qp_in_init(1);
+    g
+}
+
+#[test]
+fn an_address_of_another_tenant_cannot_be_reached() {
+    let mut g = ready();
+    let qpn = g.qpn_of("red-3");
+    let refusal = g.connect(1, gid("192.168.0.3"), qpn).unwrap_err();
+    assert_eq!(refusal.errno(), Errno::EHOSTUNREACH);
+    let text = refusal.to_string();
+    assert!(
+        text.contains("192.168.0.3") && !text.contains("red"),
+        "it tells nothing of the other tenant: {text}"
+    );
+    assert_eq!(g.rnic.connection(1), None);
+}
+
+#[test]
+fn the_same_address_means_the_own_tenants_peer() {
+    let mut blue = ready();
+    let mut red = Guest::ready("red-3");
+    red.base();
+    red.qp_in_init(1);
+    let (to_blue, to_red) = (blue.qpn_of("blue-1"), red.qpn_of("red-1"));
+    blue.connect(1, gid("192.168.0.1"), to_blue).unwrap();
+    red.connect(1, gid("192.168.0.1"), to_red).unwrap();
+    assert_eq!(blue.rnic.connection(1).unwrap().remote_qpn.get(), to_blue);
+    assert_eq!(red.rnic.connection(1).unwrap().remote_qpn.get(), to_red);
+    // The QPN of the other tenant's vNIC at that address is no peer's.
+    red.qp_in_init(2);
+    assert_eq!(refused(red.connect(2, gid("192.168.0.1"), to_blue)), (Errno::ENXIO, "foreign_qpn"));
+}
+
+#[test]
+fn a_qpn_outside_the_peers_blocks_is_refused() {
+    let mut g = ready();
+    let block = g.directory.endpoint("blue-2").unwrap().qpn_blocks[0];
+    let other = g.qpn_of("red-3");
+    for qpn in [0, 1, 2, block.first - 1, block.first + block.len, other] {
+        let refusal = g.connect(1, gid("192.168.0.2"), qpn).unwrap_err();
+        assert_eq!((refusal.errno(), refusal.reason.label()), (Errno::ENXIO, "foreign_qpn"), "{qpn:#x}");
+        assert!(refusal.to_string().contains("blue-2"), "{refusal}");
+    }
+    assert!(g.connect(1, gid("192.168.0.2"), block.first + block.len - 1).is_ok());
+}
+
+#[test]
+fn a_qpn_of_more_than_24_bits_is_not_cut_down() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    assert_eq!(refused(g.connect(1, gid("192.168.0.2"), qpn | 1 << 24)), (Errno::EINVAL, "malformed"));
+}
+
+#[test]
+fn a_foreign_gid_does_not_enter_the_table() {
+    let mut g = Guest::ready("blue-1");
+    let foreign = ["192.168.0.2", "192.168.0.3", "10.77.0.1", "fe80::5054:ff:fe64:2", "::"];
+    for (i, address) in foreign.into_iter().enumerate() {
+        let refusal = g.add_gid(2, gid(address)).unwrap_err();
+        assert_eq!((refusal.errno(), refusal.reason.label()), (Errno::EACCES, "spoofed_gid"), "{address}");
+        assert_eq!(g.session.refusals().get("spoofed_gid"), i as u64 + 1);
+    }
+}
+
+#[test]
+fn a_source_address_must_be_in_the_table() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    let mut attr = g.rtr_attr(gid("192.168.0.2"), qpn);
+    for source in [gid("192.168.0.2"), gid("192.168.0.7"), Gid::ZERO] {
+        attr.sgid = source.0;
+        assert_eq!(refused(g.modify(1, RTR_MASK, attr)), (Errno::EADDRNOTAVAIL, "source_gid"));
+    }
+    // Also one that is the vNIC's, but that it has taken out of the table.
+    g.send(OP_DEL_GID, &DelGid { index: 1, reserved: 0 }).unwrap();
+    assert_eq!(refused(g.connect(1, gid("192.168.0.2"), qpn)), (Errno::EADDRNOTAVAIL, "source_gid"));
+}
+
+#[test]
+fn what_no_rule_allows_is_denied() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-9");
+    let refusal = g.connect(1, gid("192.168.9.9"), qpn).unwrap_err();
+    assert_eq!((refusal.errno(), refusal.reason.label()), (Errno::EACCES, "denied"));
+    assert_eq!(
+        refusal.to_string(),
+        format!(
+            "modify_qp to QP {qpn:#08x} at 192.168.9.9 (vNIC blue-9) refused with EACCES: no rule allows traffic \
+             between 192.168.0.1 and 192.168.9.9"
+        )
+    );
+    assert_eq!(g.session.refusals().get("denied"), 1);
+}
+
+#[test]
+fn a_rule_is_judged_before_the_qpn_so_that_denied_guests_learn_no_blocks() {
+    let mut g = ready();
+    let outside = g.qpn_of("red-3");
+    assert_eq!(refused(g.connect(1, gid("192.168.9.9"), outside)), (Errno::EACCES, "denied"));
+}
+
+#[test]
+fn an_address_vector_changed_later_is_judged_again() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    g.modify(1, RTS_MASK, rts_attr()).unwrap();
+    g.modify(1, QP_ATTR_STATE, QpAttr { state: QP_STATE_SQD, ..QpAttr::ZERO }).unwrap();
+    for (address, errno) in
+        [("192.168.9.9", Errno::EACCES), ("192.168.0.3", Errno::EHOSTUNREACH), ("192.168.0.1", Errno::ENXIO)]
+    {
+        let attr = g.rtr_attr(gid(address), 0);
+        assert_eq!(refused(g.modify(1, QP_ATTR_AV, attr)).0, errno, "{address}");
+    }
+    let attr = QpAttr { flow_label: 7, ..g.rtr_attr(gid("192.168.0.2"), 0) };
+    g.modify(1, QP_ATTR_AV, attr).unwrap();
+    assert_eq!(g.rnic.connection(1).unwrap().udp_source_port, 0xc007);
+    assert_eq!(g.rnic.connection(1).unwrap().remote_qpn.get(), qpn);
+}
+
+#[test]
+fn a_guest_sees_virtual_values_only() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    let c = g.rnic.connection(1).unwrap();
+    assert_eq!((c.local.to_string(), c.remote.to_string()), ("10.77.0.1".into(), "10.77.0.2".into()));
+    assert_eq!((c.hop_limit, c.traffic_class), (64, 0), "the underlay's, not the tenant's");
+    let attr = g.query(1).attr;
+    assert_eq!((Gid(attr.sgid), Gid(attr.dgid)), (gid("192.168.0.1"), gid("192.168.0.2")));
+    assert_eq!((attr.hop_limit, attr.traffic_class, attr.dest_qpn), (1, 0x20, qpn));
+    let underlay = [10, 77, 0];
+    let bytes = zerocopy::IntoBytes::as_bytes(&attr);
+    assert!(!bytes.windows(3).any(|w| w == underlay));
+}
+
+#[test]
+fn contexts_of_one_guest_cannot_use_each_others_queues() {
+    let mut g = ready();
+    g.context(2).unwrap();
+    g.pd(2, 2).unwrap();
+    g.cq(2, 2).unwrap();
+    for (send_cq, recv_cq) in [(1, 2), (2, 1), (1, 1)] {
+        let r = g.qp_request(9, 2, send_cq, recv_cq);
+        assert_eq!(refused(g.send(OP_CREATE_QP, &r)), (Errno::EINVAL, "foreign_context"));
+    }
+    assert!(g.qp(9, 2, 2).is_ok());
+}
+
+#[test]
+fn a_revoked_rule_ends_its_connections_and_no_others() {
+    let mut g = ready();
+    let peer = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), peer).unwrap();
+    g.qp_in_init(2);
+    let own = g.qpn_of("blue-1");
+    g.connect(2, gid("192.168.0.1"), own).unwrap();
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), []);
+
+    let without_rule = WORLD.replace(
+        "name = \"inside\"\nvpc = \"blue\"\nsource = \"192.168.0.0/24\"",
+        "name = \"inside\"\nvpc = \"blue\"\nsource = \"192.168.5.0/24\"",
+    );
+    let mut later = snapshot(&without_rule);
+    later.revision = 2;
+    let delta = g.directory.replace(&later);
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+    assert_eq!(g.rnic.revoked(), [1], "a connection to oneself needs no rule");
+    let reason = revoked[0].reason.to_string();
+    assert_eq!(reason, "no rule allows traffic between 192.168.0.1 and 192.168.0.2");
+    assert_eq!((&*revoked[0].connection.peer, &revoked[0].failure), ("blue-2", &None));
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), [], "once");
+    assert_eq!(g.query(1).attr.state, QP_STATE_ERR);
+}
+
+#[test]
+fn a_peer_that_vanishes_or_moves_loses_its_connections() {
+    let change = |find: &str, replace: &str| {
+        let mut g = ready();
+        let qpn = g.qpn_of("blue-2");
+        g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+        assert!(WORLD.contains(find));
+        let mut later = snapshot(&WORLD.replace(find, replace));
+        later.revision = 2;
+        let delta = g.directory.replace(&later);
+        let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+        assert_eq!(g.rnic.revoked(), [1], "{replace}");
+        revoked[0].reason.label()
+    };
+    let vnic = |address: &str| format!("mac = \"52:54:00:64:00:02\"\naddresses = [\"{address}\"]");
+    assert_eq!(change(&vnic("192.168.0.2"), &vnic("192.168.0.4")), "unreachable");
+    let on = |host: &str| format!("host = \"{host}\"\nmac = \"52:54:00:64:00:02\"");
+    assert_eq!(change(&on("h2"), &on("h1")), "moved");
+    assert_eq!(change("underlay = [\"10.77.0.2\"]", "underlay = [\"10.77.0.22\"]"), "moved");
+}
+
+#[test]
+fn own_addresses_that_are_taken_away_end_their_connections() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    let link_local = g.session.identity().gids[0];
+    g.session.set_gids(vec![link_local]);
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
+    assert_eq!(revoked[0].reason.label(), "spoofed_gid");
+    assert_eq!(g.add_gid(1, gid("192.168.0.1")).unwrap_err().errno(), Errno::EACCES);
+    g.qp_in_init(2);
+    let mut attr = g.rtr_attr_from(gid("192.168.0.1"), gid("192.168.0.2"), qpn);
+    attr.sgid_index = 1;
+    assert_eq!(refused(g.modify(2, RTR_MASK, attr)), (Errno::EADDRNOTAVAIL, "source_gid"));
+}
+
+#[test]
+fn a_failed_revocation_is_reported_and_tried_again() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    g.directory = Directory::new();
+    g.rnic.fail(masq_driver::DriverError::Stopped);
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
+    assert_eq!(revoked[0].failure.as_deref(), Some("the RNIC has stopped"));
+    assert_eq!(g.session.connections().count(), 1);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).len(), 1);
+    assert_eq!((g.rnic.revoked(), g.session.connections().count()), (vec![1], 0));
+}
+
+#[test]
+fn unknown_bits_are_refused_everywhere() {
+    let mut g = ready();
+    let doorbells = g.memory.list(8);
+    let refusals = [
+        g.send(OP_CREATE_CONTEXT, &CreateContext { ctx: 7, flags: 2, doorbells }),
+        {
+            let r = CreateMr { flags: 1, ..g.mr_request(7, 1) };
+            g.send(OP_CREATE_MR, &r)
+        },
+        {
+            let r = CreateMr { access: 1 << 4, ..g.mr_request(7, 1) };
+            g.send(OP_CREATE_MR, &r)
+        },
+        {
+            let r = CreateMr { access: 1 << 19, ..g.mr_request(7, 1) };
+            g.send(OP_CREATE_MR, &r)
+        },
+        {
+            let r = CreateQp { flags: 2, ..g.qp_request(7, 1, 1, 1) };
+            g.send(OP_CREATE_QP, &r)
+        },
+        g.modify(1, QP_ATTR_STATE | 1 << 14, init_attr()),
+        g.modify(1, 1 << 31, init_attr()),
+        g.modify(1, INIT_MASK, QpAttr { access: 1 << 6, ..init_attr() }),
+        g.send(99, &Destroy::ZERO),
+        g.send(0, &Destroy::ZERO),
+    ];
+    for (i, answer) in refusals.into_iter().enumerate() {
+        assert_eq!(refused(answer), (Errno::EOPNOTSUPP, "unsupported"), "case {i}");
+    }
+    let mut fresh = Guest::new("blue-1");
+    let features = DeviceInit { abi_major: 1, features: 1, status_page: 0x8000, ..DeviceInit::ZERO };
+    assert_eq!(refused(fresh.send(OP_DEVICE_INIT, &features)).0, Errno::EOPNOTSUPP);
+    let version = DeviceInit { abi_major: 2, status_page: 0x8000, ..DeviceInit::ZERO };
+    assert_eq!(refused(fresh.send(OP_DEVICE_INIT, &version)).0, Errno::EOPNOTSUPP);
+    assert!(!fresh.session.is_initialised());
+}
