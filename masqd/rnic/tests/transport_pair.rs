@@ -167,14 +167,7 @@ fn a_lost_packet_is_asked_for_once() {
     let mut pair = Pair::with_memory(&Setup::default());
     let source = pair.bytes(0, LOCAL, 0, 256 * 20);
     pair.post_send(0, send(SendOp::Write, 1, 256 * 20));
-    let now = pair.now;
-    let End { qp, world } = &mut pair.ends[0];
-    let mut datagrams = Vec::new();
-    let mut buf = Vec::new();
-    while let Some(t) = qp.poll_transmit(now, world, &mut buf, 64) {
-        datagrams.extend(buf.chunks(t.segment_bytes).map(<[u8]>::to_vec));
-        buf.clear();
-    }
+    let datagrams = drain(&mut pair, 0);
     for (i, datagram) in datagrams.iter().enumerate() {
         if i != 3 {
             pair.inject(1, datagram);
@@ -198,6 +191,91 @@ fn a_lost_packet_is_asked_for_once() {
     assert_eq!(pair.ends[0].qp.counters().retransmitted_pkts, 17);
 }
 
+/// All datagrams that an end has to send now, without sending them.
+fn drain(pair: &mut Pair, end: usize) -> Vec<Vec<u8>> {
+    let now = pair.now;
+    let End { qp, world } = &mut pair.ends[end];
+    let (mut datagrams, mut buf) = (Vec::new(), Vec::new());
+    while let Some(t) = qp.poll_transmit(now, world, &mut buf, 64) {
+        datagrams.extend(buf.chunks(t.segment_bytes).map(<[u8]>::to_vec));
+        buf.clear();
+    }
+    datagrams
+}
+
+/// PSN and syndrome of acknowledgements.
+fn answers(datagrams: &[Vec<u8>]) -> Vec<(u32, Syndrome, u32)> {
+    let answer = |datagram: &Vec<u8>| {
+        let repr = parse(datagram).unwrap().repr;
+        let aeth = repr.ext.aeth().unwrap();
+        (repr.bth.psn.since(Psn::new(PSN)), aeth.syndrome, aeth.msn.get())
+    };
+    datagrams.iter().map(answer).collect()
+}
+
+/// The missing packet comes before the peer is told of the gap: what was dropped behind it is still asked for.
+#[test]
+fn a_gap_that_closes_half() {
+    let missing = Syndrome::Nak(masq_wire::NakCode::PsnSequenceError);
+    let ack = Syndrome::Ack(masq_wire::Credits::UNLIMITED);
+    for (order, want) in [
+        (&[1, 0][..], (1, missing, 1)),
+        (&[2, 1, 0], (1, missing, 1)),
+        (&[2, 0, 1], (2, missing, 2)),
+        (&[1, 0, 1, 2], (2, ack, 3)),
+        (&[2, 0, 1, 2], (2, ack, 3)),
+    ] {
+        let mut pair = Pair::with_memory(&Setup::default());
+        for i in 0..3 {
+            pair.post_send(0, send(SendOp::Write, i, 8));
+        }
+        let datagrams = drain(&mut pair, 0);
+        for &i in order {
+            pair.inject(1, &datagrams[i]);
+        }
+        assert_eq!(answers(&drain(&mut pair, 1)), [want], "{order:?}");
+    }
+    // The same when it was a receive that was missing.
+    let mut pair = Pair::with_memory(&Setup::default());
+    for i in 0..2 {
+        pair.post_send(0, send(SendOp::Send, i, 8));
+    }
+    let datagrams = drain(&mut pair, 0);
+    pair.inject(1, &datagrams[0]);
+    pair.inject(1, &datagrams[1]);
+    pair.post_recv(1, recv(0, 8));
+    pair.inject(1, &datagrams[0]);
+    assert_eq!(answers(&drain(&mut pair, 1)), [(1, missing, 1)]);
+}
+
+/// Acknowledgements and responses count the messages that are done (the MSN).
+#[test]
+fn messages_are_counted() {
+    let mut pair = Pair::with_memory(&Setup::default());
+    pair.post_recv(1, recv(0, 2000));
+    for (i, op) in [SendOp::Write, SendOp::Send, SendOp::Read, SendOp::FetchAdd].into_iter().enumerate() {
+        pair.post_send(0, send(op, i as u64, if op.is_atomic() { 8 } else { 600 }));
+        pair.run();
+    }
+    let to_requester: Vec<_> = pair.sent.iter().filter(|(to, _)| *to == 0).collect();
+    let msn = |d: &[u8]| parse(d).unwrap().repr.ext.aeth().map(|a| a.msn.get());
+    let msns: Vec<_> = to_requester.iter().map(|(_, d)| msn(d)).collect();
+    assert_eq!(msns, [Some(1), Some(2), Some(3), None, Some(3), Some(4)]);
+}
+
+/// A queue pair that its owner moves to ERR says nothing any more, not even what it owes.
+#[test]
+fn silent_in_err() {
+    let mut pair = Pair::with_memory(&Setup::default());
+    pair.post_send(0, send(SendOp::Write, 1, 8));
+    pair.post_send(0, send(SendOp::Read, 2, 5000));
+    for datagram in drain(&mut pair, 0) {
+        pair.inject(1, &datagram);
+    }
+    pair.enter(1, QpState::Err);
+    assert_eq!(drain(&mut pair, 1), Vec::<Vec<u8>>::new());
+}
+
 /// A lost response shows by the next one; the READ goes on from there.
 #[test]
 fn a_lost_response_is_asked_for_again() {
@@ -206,14 +284,7 @@ fn a_lost_response_is_asked_for_again() {
     pair.pump();
     let request = pair.sent.pop().unwrap().1;
     pair.inject(1, &request);
-    let now = pair.now;
-    let End { qp, world } = &mut pair.ends[1];
-    let mut responses = Vec::new();
-    let mut buf = Vec::new();
-    while let Some(t) = qp.poll_transmit(now, world, &mut buf, 64) {
-        responses.extend(buf.chunks(t.segment_bytes).map(<[u8]>::to_vec));
-        buf.clear();
-    }
+    let responses = drain(&mut pair, 1);
     for response in responses[..2].iter().chain(&responses[5..]) {
         pair.inject(0, response);
     }
