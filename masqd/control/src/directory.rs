@@ -74,7 +74,12 @@ impl Directory {
             .map(|e| Change::Put { key: e.key.clone(), value: e.value.clone() })
             .collect();
         let here: HashSet<&str> = snapshot.entries.iter().map(|e| e.key.as_str()).collect();
-        let gone = self.objects.keys().map(Key::to_string).filter(|k| !here.contains(k.as_str()));
+        let gone = self
+            .objects
+            .keys()
+            .chain(&self.unreadable)
+            .map(Key::to_string)
+            .filter(|k| !here.contains(k.as_str()));
         changes.extend(gone.map(|key| Change::Delete { key }));
         let delta = self.change(&changes);
         self.revision = snapshot.revision;

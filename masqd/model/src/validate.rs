@@ -18,6 +18,9 @@ pub const MAX_PATHS: usize = 8;
 /// Longest name.
 const MAX_NAME_BYTES: usize = 63;
 
+/// Longest name of a rule: derived names hold two prefixes.
+const MAX_RULE_NAME_BYTES: usize = 160;
+
 /// The file's meaning, or everything that is wrong with it.
 pub(crate) fn validate(file: File) -> Result<DesiredState, Problems> {
     let mut report = Report::default();
@@ -38,7 +41,7 @@ fn hosts(file: &[FileHost], report: &mut Report) -> Vec<Host> {
     let mut hosts = Vec::new();
     for (i, h) in file.iter().enumerate() {
         let mut r = report.object(Kind::Host, i, &h.name);
-        r.name(&h.name, &mut names);
+        r.name(&h.name, MAX_NAME_BYTES, &mut names);
         if h.underlay.is_empty() {
             r.problem("underlay", "at least one address is needed");
         }
@@ -65,7 +68,7 @@ fn vpcs(file: &[FileVpc], report: &mut Report) -> Vec<Vpc> {
     let mut vpcs = Vec::new();
     for (i, v) in file.iter().enumerate() {
         let mut r = report.object(Kind::Vpc, i, &v.name);
-        r.name(&v.name, &mut names);
+        r.name(&v.name, MAX_NAME_BYTES, &mut names);
         let Some(vni) = u32::try_from(v.vni).ok().and_then(Vni::new) else {
             r.problem("vni", format_args!("{} lies outside 1 to {}", v.vni, Vni::MAX));
             continue;
@@ -83,7 +86,7 @@ fn vnics(file: &File, report: &mut Report) -> Vec<Vnic> {
     let mut vnics = Vec::new();
     for (i, v) in file.vnic.iter().enumerate() {
         let mut r = report.object(Kind::Vnic, i, &v.name);
-        r.name(&v.name, &mut names);
+        r.name(&v.name, MAX_NAME_BYTES, &mut names);
         if v.name == "masqd" {
             r.problem("name", "\"masqd\" is the name of masqd's own socket");
         }
@@ -94,9 +97,10 @@ fn vnics(file: &File, report: &mut Report) -> Vec<Vnic> {
         let gids = gids.entry(&v.vpc).or_default();
         let mac = r.mac(&v.mac);
         if let Some(mac) = mac {
-            r.unique("mac", mac, macs.entry(&v.vpc).or_default());
-            // A clash of MACs has been reported; this one is with an address of another vNIC.
-            r.unique("mac", Gid::from(mac.link_local()), gids);
+            // Equal MACs have equal link-local addresses: one report is enough.
+            if r.unique("mac", mac, macs.entry(&v.vpc).or_default()) {
+                r.unique("mac", Gid::from(mac.link_local()), gids);
+            }
         }
         if v.addresses.is_empty() {
             r.problem("addresses", "at least one address is needed");
@@ -130,7 +134,7 @@ fn rules(file: &File, report: &mut Report) -> Vec<Rule> {
     for (i, rule) in file.rule.iter().enumerate() {
         let name = rule.name.clone().unwrap_or_else(|| derived_name(rule));
         let mut r = report.object(Kind::Rule, i, &name);
-        r.name(&name, names.entry(&rule.vpc).or_default());
+        r.name(&name, MAX_RULE_NAME_BYTES, names.entry(&rule.vpc).or_default());
         r.refers("vpc", Kind::Vpc, &rule.vpc, file.vpc.iter().any(|o| o.name == rule.vpc));
         let source = r.prefix("source", &rule.source);
         let destination = r.prefix("destination", &rule.destination);
@@ -207,17 +211,17 @@ impl ObjectReport<'_> {
         self.report.problems.push(Problem { object: self.object.clone(), field, reason });
     }
 
-    fn name(&mut self, name: &str, seen: &mut Unique<String>) {
+    fn name(&mut self, name: &str, max_bytes: usize, seen: &mut Unique<String>) {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         // Names become parts of keys and names of sockets.
-        let good = name.len() <= MAX_NAME_BYTES.max(derived_limit(&self.object))
+        let good = name.len() <= max_bytes
             && name.starts_with(plain)
             && name.chars().all(|c| plain(c) || matches!(c, '-' | '.' | '_'));
         if !good {
             self.problem(
                 "name",
                 format_args!(
-                    "a name has 1 to {MAX_NAME_BYTES} lower-case letters, digits, '-', '_' and '.', and begins with a \
+                    "a name has 1 to {max_bytes} lower-case letters, digits, '-', '_' and '.', and begins with a \
                      letter or digit"
                 ),
             );
@@ -225,13 +229,20 @@ impl ObjectReport<'_> {
         self.unique("name", name.to_string(), seen);
     }
 
-    fn unique<T: Hash + Eq + fmt::Display>(&mut self, field: &'static str, value: T, seen: &mut Unique<T>) {
+    /// Reports a value that another object has already; tells whether there was none.
+    fn unique<T: Hash + Eq + fmt::Display>(
+        &mut self,
+        field: &'static str,
+        value: T,
+        seen: &mut Unique<T>,
+    ) -> bool {
         if let Some(first) = seen.0.get(&value) {
             let reason = format!("{value} is in use by {first} already");
             self.problem(field, reason);
-            return;
+            return false;
         }
         seen.0.insert(value, self.object.clone());
+        true
     }
 
     fn refers(&mut self, field: &'static str, kind: Kind, name: &str, exists: bool) {
@@ -308,9 +319,4 @@ impl ObjectReport<'_> {
             }
         }
     }
-}
-
-/// Rules may have derived names, which are longer.
-fn derived_limit(object: &str) -> usize {
-    if object.starts_with("rule") { 160 } else { 0 }
 }

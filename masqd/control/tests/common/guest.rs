@@ -201,7 +201,7 @@ pub struct Guest {
 }
 
 /// A status and what follows the head of the reply.
-pub type Answer = Result<Vec<u8>, Refusal>;
+pub type Answer = Result<Vec<u8>, Box<Refusal>>;
 
 impl Guest {
     /// A guest that has not said anything yet.
@@ -287,7 +287,7 @@ impl Guest {
                 assert_eq!(head.status, refusal.errno().0);
                 assert!(head.status != 0 && body.is_empty());
                 assert!(!refusal.reason.to_string().is_empty());
-                Err(refusal)
+                Err(Box::new(refusal))
             }
         }
     }
