@@ -8,6 +8,7 @@ use masq_types::{Qpn, WireQpn};
 use slab::Slab;
 
 use crate::cqs::CqKey;
+use crate::engine::RemoteQp;
 use crate::local::Initiator;
 use crate::ring::{RecvRing, SendRing};
 use crate::transport::{RcQp, RecvWork, SendWork, Time};
@@ -121,6 +122,8 @@ pub enum Path {
         local: LocalId,
         /// The way out.
         route: Route,
+        /// The peer's number.
+        remote_qpn: WireQpn,
     },
     /// On this RNIC.
     Local(LocalPath),
@@ -148,6 +151,14 @@ impl Path {
             Path::None => None,
             Path::Remote { local, .. } => Some(*local),
             Path::Local(p) => Some(p.local),
+        }
+    }
+
+    /// The peer, when it is behind the underlay.
+    pub fn remote_qp(&self) -> Option<RemoteQp> {
+        match self {
+            Path::Remote { local, route, remote_qpn } => Some((*local, route.peer(), *remote_qpn)),
+            _ => None,
         }
     }
 

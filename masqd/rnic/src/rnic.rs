@@ -30,7 +30,8 @@ impl Rnic {
     /// Starts an RNIC without guests. Events go to `sink`, from the engine's thread.
     pub fn start(config: RnicConfig, sink: Arc<dyn EventSink>) -> Result<Self, DriverError> {
         let spin = Spin::new(config.max_spin);
-        let engine = Engine::new(config, sink)?;
+        let mut engine = Engine::new(config, sink)?;
+        engine.set_clock(clock);
         let waker = engine.waker();
         let (mailbox, letters) = channel();
         let thread = std::thread::Builder::new()

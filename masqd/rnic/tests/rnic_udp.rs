@@ -127,3 +127,34 @@ fn every_mtu() {
         everything(&mut t);
     }
 }
+
+/// A second queue pair that is connected to somebody's peer cannot speak in its place.
+#[test]
+fn only_one_queue_pair_speaks_to_a_peer() {
+    let options = Options { timeout: 1, retry_cnt: 1, ..Options::default() };
+    let mut t = two(options, None);
+    let mut intruder = t.a.qp(&mut t.net, &t.a_cq, &t.a_cq);
+    t.a.to_rtr(&mut t.net, &intruder, &t.b_qp, &options);
+    t.a.to_rts(&mut t.net, &intruder, &options);
+    t.b.post_recv(&mut t.b_qp, 1, &[]);
+    t.a.post(&mut intruder, &request(SEND_OP_SEND, 2), &[]);
+    let c = wait(&mut t.net, &mut t.a_cq);
+    assert_eq!((c.wr_id, c.status), (2, WC_RETRY_EXC_ERR));
+    assert!(t.b_cq.ring.poll().is_none());
+    t.a.post(&mut t.a_qp, &request(SEND_OP_SEND, 3), &[]);
+    let c = wait(&mut t.net, &mut t.a_cq);
+    assert_eq!((c.wr_id, c.status), (3, WC_SUCCESS));
+    assert_eq!(wait(&mut t.net, &mut t.b_cq).wr_id, 1);
+    // When the first has failed, its peer is free for another.
+    let change = |state| masq_driver::QpChange { to: Some(state), ..Default::default() };
+    t.a.modify(&mut t.net, &t.a_qp, change(masq_driver::QpState::Err)).unwrap();
+    for (guest, qp) in [(&t.a, &mut intruder), (&t.b, &mut t.b_qp)] {
+        guest.modify(&mut t.net, qp, change(masq_driver::QpState::Reset)).unwrap();
+        qp.sq.reset();
+        qp.rq.reset();
+    }
+    connect(&mut t.net, (&t.a, &intruder), (&t.b, &t.b_qp), &Options::default());
+    t.b.post_recv(&mut t.b_qp, 4, &[]);
+    t.a.post(&mut intruder, &request(SEND_OP_SEND, 5), &[]);
+    assert_eq!(wait(&mut t.net, &mut t.b_cq).wr_id, 4);
+}

@@ -371,7 +371,10 @@ impl Engine {
                 let remote_qpn = connection.remote_qpn;
                 Ok(Path::Local(LocalPath { local, remote, remote_qpn, incarnation, established: false }))
             }
-            None => Ok(Path::Remote { local, route: self.edge.open_route(local, connection)? }),
+            None => {
+                let route = self.edge.open_route(local, connection)?;
+                Ok(Path::Remote { local, route, remote_qpn: connection.remote_qpn })
+            }
         }
     }
 
@@ -387,6 +390,14 @@ impl Engine {
             Path::Local(p) => self.world.wire.get(&(p.remote, p.remote_qpn)).copied(),
             _ => None,
         };
+        if let Some(remote) = path.remote_qp() {
+            let all = self.world.remotes.entry(remote).or_default();
+            if !all.is_empty() {
+                let (_, address, qpn) = remote;
+                tracing::warn!(%address, %qpn, handle = qp.io.handle.0, "the peer is connected to another queue pair");
+            }
+            all.push(key);
+        }
         qp.path = path;
         // A local peer may have been trying in vain.
         if let Some(peer) = peer {
@@ -402,6 +413,14 @@ impl Engine {
         let path = std::mem::take(&mut qp.path);
         if let Some(local) = path.local() {
             self.world.wire.remove(&(local, qp.io.wire_qpn));
+        }
+        if let Some(remote) = path.remote_qp() {
+            if let Some(all) = self.world.remotes.get_mut(&remote) {
+                all.retain(|k| *k != key);
+                if all.is_empty() {
+                    self.world.remotes.remove(&remote);
+                }
+            }
         }
         if let Path::Remote { route, .. } = path {
             self.edge.close_route(&route);

@@ -33,11 +33,12 @@ use crate::transport::Time;
 use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, TxBatch};
 
 pub use poller::{Poller, Token, Waker};
-pub use world::World;
+pub use world::{RemoteQp, World};
 
 /// See the module's text.
 pub struct Engine {
     config: RnicConfig,
+    clock: Option<fn() -> Time>,
     world: World,
     edge: Edge,
     tx: TxBatch,
@@ -102,11 +103,24 @@ impl Engine {
             poller,
             waker,
             random: ChaCha20Rng::from_seed(config.seed),
+            clock: None,
             next_incarnation: 1,
             asleep: false,
             tokens: Vec::new(),
             config,
         })
+    }
+
+    /// Lets the engine look at the clock during a turn, before each queue pair's: where a thread can be preempted, a
+    /// timeout that counted from the turn's beginning could end too early.
+    pub fn set_clock(&mut self, clock: fn() -> Time) {
+        self.clock = Some(clock);
+    }
+
+    fn refresh_now(&mut self) {
+        if let Some(clock) = self.clock {
+            self.world.now = clock();
+        }
     }
 
     /// What wakes it from [`Engine::sleep`].
@@ -122,6 +136,7 @@ impl Engine {
             self.flush();
         }
         let mut worked = self.poll_descriptors(Duration::ZERO);
+        self.refresh_now();
         worked |= self.expire();
         worked |= self.scan();
         worked |= self.run_ready();

@@ -124,6 +124,7 @@ impl Engine {
     }
 
     fn run_qp(&mut self, key: QpKey) -> Ran {
+        self.refresh_now();
         let now = self.world.now;
         let Some(qp) = self.world.qps.get_mut(key) else { return Ran::default() };
         qp.scheduled = false;
@@ -149,6 +150,7 @@ impl Engine {
     /// Sends what a queue pair has to send now. Returns whether there is more.
     fn transmit(&mut self, key: QpKey, bytes: &mut usize) -> bool {
         let now = self.world.now;
+        let may_send = self.world.may_send(key);
         while *bytes < SEND_BYTES {
             if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
                 self.world.park(key);
@@ -160,8 +162,9 @@ impl Engine {
                 .with_env(key, |rc, env| rc.poll_transmit(now, env, buffer, MAX_SEGMENTS))
                 .flatten();
             let Some(transmit) = sent else { return false };
-            if let Some(Path::Remote { route, .. }) = self.world.qps.get(key).map(|q| &q.path) {
-                self.tx.add(&self.edge, route, transmit);
+            match self.world.qps.get(key).map(|q| &q.path) {
+                Some(Path::Remote { route, .. }) if may_send => self.tx.add(&self.edge, route, transmit),
+                _ => self.tx.discard(transmit),
             }
             *bytes += transmit.total_bytes;
         }

@@ -1,8 +1,9 @@
 //! What the engine knows: guests, queue pairs, who is connected where. No sockets and no clock.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, VnicId};
+use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, QpState, VnicId};
 use masq_types::WireQpn;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -14,6 +15,9 @@ use crate::transport::{Counters, RcQp, Time};
 use crate::udp::LocalId;
 use crate::vnic::Vnic;
 
+/// A queue pair of a peer behind the underlay, as seen from a local address.
+pub type RemoteQp = (LocalId, IpAddr, WireQpn);
+
 /// All state of an engine that commands and packets change.
 pub struct World {
     /// Guests.
@@ -24,6 +28,8 @@ pub struct World {
     pub qps: QpTable,
     /// Connected queue pairs by local address and wire number.
     pub wire: FxHashMap<(LocalId, WireQpn), QpKey>,
+    /// Queue pairs by the peer behind the underlay that they are connected to, oldest connection first.
+    pub remotes: FxHashMap<RemoteQp, Vec<QpKey>>,
     /// Who has something to do, and when.
     pub schedule: Schedule,
     /// Where events go.
@@ -42,6 +48,7 @@ impl World {
             vnic_ids: FxHashMap::default(),
             qps: QpTable::default(),
             wire: FxHashMap::default(),
+            remotes: FxHashMap::default(),
             schedule: Schedule::default(),
             sink,
             counters: Counters::default(),
@@ -94,6 +101,24 @@ impl World {
             env.io.broken = false;
         }
         Some(result)
+    }
+
+    /// Whether a queue pair may send to its peer behind the underlay.
+    ///
+    /// A packet does not say which queue pair has sent it, so a peer cannot tell several queue pairs at one address apart. A
+    /// reliable connection has two ends: of those that are connected to the same peer, only the oldest that is alive
+    /// sends. To the others the peer seems not to answer, as is the case where both ends are local.
+    pub fn may_send(&self, key: QpKey) -> bool {
+        let Some(remote) = self.qps.get(key).and_then(|q| q.path.remote_qp()) else { return false };
+        let alive = |k: &QpKey| {
+            let state = self.qps.get(*k).map(|q| q.rc.state());
+            matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd))
+        };
+        match self.remotes.get(&remote).map(Vec::as_slice) {
+            None => false,
+            Some([only]) => *only == key,
+            Some(several) => several.iter().find(|k| alive(k)).is_none_or(|owner| *owner == key),
+        }
     }
 
     /// Notes that a queue pair has something to do.

@@ -83,6 +83,11 @@ impl TxBatch {
         self.bytes.len() >= Self::FULL_BYTES
     }
 
+    /// Forgets the datagrams that were just appended to the buffer.
+    pub fn discard(&mut self, transmit: Transmit) {
+        self.bytes.truncate(self.bytes.len().saturating_sub(transmit.total_bytes));
+    }
+
     /// Takes the datagrams that were just appended to the buffer.
     pub fn add(&mut self, edge: &Edge, route: &Route, transmit: Transmit) {
         let range = self.bytes.len().saturating_sub(transmit.total_bytes)..self.bytes.len();
