@@ -59,6 +59,20 @@ fn a_qpn_outside_the_peers_blocks_is_refused() {
 }
 
 #[test]
+fn an_address_that_two_vnics_claim_reaches_neither() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    let mut thief = g.directory.vnic("blue-9").unwrap().clone();
+    thief.addresses = vec!["192.168.0.2".parse().unwrap()];
+    let value = masq_model::Object::Vnic(thief).to_json();
+    let change = store::Change::Put { key: "masq/v1/vnic/blue-9".into(), value };
+    g.directory.apply(&store::Batch { changes: vec![change], revision: 2 });
+    let refusal = g.connect(1, gid("192.168.0.2"), qpn).unwrap_err();
+    assert_eq!((refusal.errno(), refusal.reason.label()), (Errno::EHOSTUNREACH, "unreachable"));
+    assert!(refusal.to_string().contains("both vNIC blue-2 and vNIC blue-9 claim"), "{refusal}");
+}
+
+#[test]
 fn a_qpn_of_more_than_24_bits_is_not_cut_down() {
     let mut g = ready();
     let qpn = g.qpn_of("blue-2");

@@ -259,6 +259,30 @@ fn each_quota_refuses_with_edquot_and_leaves_nothing() {
 }
 
 #[test]
+fn a_guest_without_qpns_gets_no_queue_pairs() {
+    let d = directory(WORLD);
+    let mut identity = masq_control::identity(&d, "blue-1").unwrap();
+    identity.qpn_blocks.clear();
+    let mut g = Guest::with_identity(identity, limits());
+    g.begin();
+    g.base();
+    assert_eq!(refused(g.qp(1, 1, 1)), (Errno::EDQUOT, "no_qpn"));
+    assert_eq!((g.used(Resource::Qps), g.used(Resource::ListedPages)), (0, 8 + 2));
+}
+
+#[test]
+fn each_reason_has_a_counter_of_its_own() {
+    let mut g = ready();
+    let labels: Vec<&str> = g.session.refusals().iter().map(|(label, _)| label).collect();
+    assert_eq!(labels.iter().collect::<std::collections::BTreeSet<_>>().len(), labels.len());
+    assert!(g.session.refusals().iter().all(|(_, count)| count == 0));
+    let (_, label) = refused(g.destroy(OP_QUERY_QP, 9));
+    for (counted, count) in g.session.refusals().iter() {
+        assert_eq!(count, u64::from(counted == label), "{counted}");
+    }
+}
+
+#[test]
 fn regions_are_described_consistently() {
     let mut g = ready();
     let base = g.mr_request(2, 1);

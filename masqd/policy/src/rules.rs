@@ -157,6 +157,7 @@ impl fmt::Display for DenyReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn gid(s: &str) -> Gid {
         s.parse::<IpAddr>().unwrap().into()
@@ -222,5 +223,36 @@ mod tests {
             !rules.evaluate(gid("10.0.0.1"), gid("10.0.0.2")).is_allowed(),
             "an IPv4 GID is an IPv4 address"
         );
+    }
+
+    fn any_rules() -> impl Strategy<Value = Vec<Rule>> {
+        let net = (0u8..4, 24u8..=32).prop_map(|(last, len)| {
+            ipnet::Ipv4Net::new([10, 0, 0, last].into(), len).unwrap().trunc().into()
+        });
+        let action = prop_oneof![Just(Action::Allow), Just(Action::Deny)];
+        let rule = (net.clone(), net, action, 0u32..3, 0u8..6).prop_map(
+            |(source, destination, action, priority, name)| Rule {
+                name: format!("r{name}").as_str().into(),
+                priority,
+                source,
+                destination,
+                action,
+            },
+        );
+        prop::collection::vec(rule, 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn both_ends_come_to_the_same_verdict_in_whatever_order_they_learn_the_rules(
+            rules in any_rules(), a in 0u8..4, b in 0u8..4,
+        ) {
+            let (a, b) = (gid(&format!("10.0.0.{a}")), gid(&format!("10.0.0.{b}")));
+            let mut reversed = rules.clone();
+            reversed.reverse();
+            let here = RuleSet::new(rules).evaluate(a, b).is_allowed();
+            let there = RuleSet::new(reversed).evaluate(b, a).is_allowed();
+            prop_assert_eq!(here, there);
+        }
     }
 }

@@ -3,8 +3,8 @@ use std::collections::HashMap;
 
 use masq_control::store::{Entry, Snapshot};
 use masq_control::{
-    Directory, Env, Errno, GuestMemory, Limits, MemoryError, Outcome, Refusal, Reply, Session, SessionConfig,
-    Ticket, identity, plan_endpoint,
+    Directory, Env, Errno, GuestMemory, Identity, Limits, MemoryError, Outcome, Refusal, Reply, Session,
+    SessionConfig, Ticket, identity, plan_endpoint,
 };
 use masq_driver::VnicId;
 use masq_model::{DesiredState, Object};
@@ -210,8 +210,11 @@ impl Guest {
     }
 
     pub fn with_limits(vnic: &str, limits: Limits) -> Guest {
+        Guest::with_identity(identity(&directory(WORLD), vnic).unwrap(), limits)
+    }
+
+    pub fn with_identity(identity: Identity, limits: Limits) -> Guest {
         let directory = directory(WORLD);
-        let identity = identity(&directory, vnic).unwrap();
         let id = VnicId(1);
         let config =
             SessionConfig { id, identity, limits, epoch: EPOCH, active_mtu: Mtu::B1024, seed: 0xabc };
