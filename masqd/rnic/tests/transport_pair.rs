@@ -263,17 +263,26 @@ fn messages_are_counted() {
     assert_eq!(msns, [Some(1), Some(2), Some(3), None, Some(3), Some(4)]);
 }
 
-/// A queue pair that its owner moves to ERR says nothing any more, not even what it owes.
+/// A queue pair that its owner moves to ERR, or that something outside stops, says nothing any more, not even what
+/// it owes.
 #[test]
 fn silent_in_err() {
-    let mut pair = Pair::with_memory(&Setup::default());
-    pair.post_send(0, send(SendOp::Write, 1, 8));
-    pair.post_send(0, send(SendOp::Read, 2, 5000));
-    for datagram in drain(&mut pair, 0) {
-        pair.inject(1, &datagram);
+    for outside in [false, true] {
+        let mut pair = Pair::with_memory(&Setup::default());
+        pair.post_send(0, send(SendOp::Write, 1, 8));
+        pair.post_send(0, send(SendOp::Read, 2, 5000));
+        for datagram in drain(&mut pair, 0) {
+            pair.inject(1, &datagram);
+        }
+        let now = pair.now;
+        let End { qp, world } = &mut pair.ends[1];
+        match outside {
+            true => qp.fail(now, world, None, "a test"),
+            false => pair.enter(1, QpState::Err),
+        }
+        assert_eq!(pair.ends[1].qp.state(), QpState::Err);
+        assert_eq!(drain(&mut pair, 1), Vec::<Vec<u8>>::new());
     }
-    pair.enter(1, QpState::Err);
-    assert_eq!(drain(&mut pair, 1), Vec::<Vec<u8>>::new());
 }
 
 /// A lost response shows by the next one; the READ goes on from there.

@@ -26,6 +26,8 @@ fn around(setup: &Setup, prepare: impl FnOnce(&mut Pair), bad: SendWork) -> Pair
 
 /// The request before the bad one is done, the bad one has `status`, the one after is flushed.
 fn assert_fails(pair: &Pair, status: Status) {
+    let local = matches!(status, Status::LocLenErr | Status::LocQpOpErr | Status::LocProtErr);
+    assert!(!local || pair.sent_to(1).len() == 3, "nothing behind the bad one is sent");
     let got = pair.ends[0].world.statuses(WorkQueue::Send);
     assert_eq!(got, [(1, Status::Success), (2, status), (3, Status::WrFlushErr)]);
     assert_eq!(pair.ends[0].qp.state(), QpState::Err);
@@ -194,6 +196,29 @@ fn loc_prot_err_in_mid_message() {
         assert_eq!(got, [(1, Status::LocProtErr), (2, Status::WrFlushErr)]);
         assert!(pair.sent.len() > 4, "it had begun");
     }
+}
+
+/// The region goes before the message is repeated, and then the answer to its first time arrives: it has succeeded.
+#[test]
+fn a_late_answer_saves_a_request_whose_region_is_gone() {
+    let mut pair = Pair::with_memory(&Setup::default());
+    pair.deaf[0] = true;
+    let ack = |pair: &Pair| pair.sent.iter().find(|(to, _)| *to == 0).unwrap().1.clone();
+    pair.post_send(0, send(SendOp::Write, 1, 8));
+    pair.post_send(0, SendWork { sges: vec![sge(READ_ONLY, BASE, 8)], ..send(SendOp::Write, 2, 8) });
+    pair.run_for(LATENCY * 3);
+    pair.world(0).regions.retain(|r| r.key != READ_ONLY);
+    let sent = pair.sent.len();
+    pair.run_for(Duration::from_micros(1100));
+    assert_eq!(pair.sent_to(1).len(), 3, "only the first can be repeated");
+    assert!(pair.sent.len() > sent);
+    pair.deaf[0] = false;
+    let late = ack(&pair);
+    pair.inject(0, &late);
+    pair.post_send(0, send(SendOp::Write, 3, 8));
+    pair.run();
+    let got = pair.ends[0].world.statuses(WorkQueue::Send);
+    assert_eq!(got, [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
 }
 
 /// The receiver gets LOC_PROT_ERR, the sender REM_OP_ERR.
@@ -424,10 +449,15 @@ fn bad_resp_err() {
         (SendOp::Read, respond(Opcode::RC_ATOMIC_ACK, psn, atomic, &[])),
         (SendOp::FetchAdd, respond(Opcode::RC_READ_RESPONSE_ONLY, psn, ack, &[0; 8])),
     ];
-    for (op, response) in bad {
+    let long = [
+        // The right length, but it claims to be the last; and a last one that claims not to be.
+        (SendOp::Read, 512, respond(Opcode::RC_READ_RESPONSE_ONLY, psn, ack, &[0; 256])),
+        (SendOp::Read, 256, respond(Opcode::RC_READ_RESPONSE_FIRST, psn, ack, &[0; 256])),
+    ];
+    for (op, len, response) in bad.into_iter().map(|(op, response)| (op, 8, response)).chain(long) {
         let mut pair = Pair::with_memory(&Setup::default());
         pair.deaf[1] = true;
-        pair.post_send(0, send(op, 1, 8));
+        pair.post_send(0, send(op, 1, len));
         pair.pump();
         pair.inject(0, &response);
         let done = pair.ends[0].world.of(WorkQueue::Send);

@@ -24,8 +24,6 @@ pub(super) struct Requester {
     fetches: u32,
     /// The ring may hold requests that have not been fetched.
     ring_has_work: bool,
-    /// A request has a failure; nothing behind it is fetched.
-    failed: bool,
 }
 
 impl Requester {
@@ -33,7 +31,6 @@ impl Requester {
         self.inflight.start(psn);
         self.retry.start(link.attributes);
         self.fetches = 0;
-        self.failed = false;
         self.ring_has_work = true;
     }
 
@@ -63,11 +60,7 @@ impl Requester {
         counters: &mut Counters,
     ) -> Result<(), Broken> {
         let window = link.config.window_packets;
-        while link.state == QpState::Rts
-            && self.ring_has_work
-            && !self.failed
-            && self.inflight.held() < window
-        {
+        while link.state == QpState::Rts && self.ring_has_work && self.inflight.held() < window {
             let mut work = self.inflight.spare();
             if !env.next_send(&mut work) {
                 self.inflight.recycle(work);
@@ -79,10 +72,8 @@ impl Requester {
                     let packets = packets_of(len, link.mtu());
                     self.inflight.push(work, packets, len, None);
                 }
-                Err(failure) => {
-                    self.inflight.push(work, 0, 0, Some(failure));
-                    self.failed = true;
-                }
+                // It takes no PSN and lets nothing behind it pass.
+                Err(failure) => self.inflight.push(work, 0, 0, Some(failure)),
             }
         }
         self.judge_front(env, counters)
@@ -109,7 +100,6 @@ impl Requester {
             let work = &request.work;
             if let Err(fault) = batch.push(repr, piece.payload, |out| payload(env, work, &piece, out)) {
                 request.failure = Some(Failure::local_protection(fault));
-                self.failed = true;
                 return self.judge_front(env, counters);
             }
             self.fetches += u32::from(work.op.is_fetch());
@@ -385,7 +375,6 @@ impl Requester {
 
     fn complete_front<E: Env>(&mut self, link: &Link<'_>, env: &mut E) {
         let Some(request) = self.inflight.pop() else { return };
-        self.failed &= request.failure.is_none();
         if request.work.signalled || link.config.signal_all {
             env.complete(&completion(&request.work, request.len, Status::Success, Cause::None));
         }
