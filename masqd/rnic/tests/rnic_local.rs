@@ -88,3 +88,57 @@ fn write_read_atomic() {
         assert_eq!((t.a.read_u64(t.a_mr.gpa + 128), t.b.read_u64(t.b_mr.gpa + 64)), (before, after));
     }
 }
+
+/// A guest with much to copy does not hold up another: the vNICs take turns.
+#[test]
+fn vnics_share_the_engine() {
+    let mut t = two(Options::default());
+    let address = fresh_address();
+    let mut small = Guest::attach(&mut t.net, 0, 3, 200, &address, 1 << 20);
+    let mut cq = small.cq(&mut t.net, 64);
+    let mut qp = small.qp(&mut t.net, &cq, &cq);
+    let mr = small.mr(&mut t.net, 4096, all_access());
+    connect(&mut t.net, (&small, &qp), (&small, &qp), &Options::default());
+    for i in 0..16 {
+        t.a.post(&mut t.a_qp, &to(&t.b_mr, 0, request(SEND_OP_RDMA_WRITE, i)), &[sge(&t.a_mr, 0, MR as u32)]);
+    }
+    let turn = |t: &mut Two| {
+        t.net.now += 1000;
+        t.net.engines[0].turn(masq_rnic::transport::Time::from_nanos(t.net.now))
+    };
+    turn(&mut t);
+    let mut turns = 0;
+    for i in 0..20 {
+        small.post(&mut qp, &to(&mr, 0, request(SEND_OP_RDMA_WRITE, i)), &[sge(&mr, 64, 8)]);
+        while cq.ring.poll().is_none() {
+            assert!(turn(&mut t));
+            turns += 1;
+        }
+        cq.ring.publish();
+    }
+    assert_eq!(turns, 20, "each small write is done in the turn after it is posted");
+    // What a turn copies is bounded: 16 messages of 4 MiB take at least 256 turns of 256 KiB.
+    let mut more = 1 + turns;
+    let mut done = 0;
+    while done < 16 {
+        turn(&mut t);
+        more += 1;
+        while t.a_cq.ring.poll().is_some() {
+            done += 1;
+        }
+        t.a_cq.ring.publish();
+    }
+    assert!((256..300).contains(&more), "{more}");
+}
+
+/// So do the queue pairs of one vNIC.
+#[test]
+fn queue_pairs_share_their_vnics_turns() {
+    let mut t = two(Options::default());
+    let mut other = t.a.qp(&mut t.net, &t.a_cq, &t.a_cq);
+    connect(&mut t.net, (&t.a, &other), (&t.a, &other), &Options::default());
+    t.a.post(&mut t.a_qp, &to(&t.b_mr, 0, request(SEND_OP_RDMA_WRITE, 1)), &[sge(&t.a_mr, 0, MR as u32)]);
+    t.a.post(&mut other, &to(&t.a_mr, 0, request(SEND_OP_RDMA_WRITE, 2)), &[sge(&t.a_mr, 64, 8)]);
+    let order = [wait(&mut t.net, &mut t.a_cq), wait(&mut t.net, &mut t.a_cq)].map(|c| c.wr_id);
+    assert_eq!(order, [2, 1]);
+}
