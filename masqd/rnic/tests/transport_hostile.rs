@@ -250,7 +250,8 @@ fn hostile_packets_in_other_states() {
     }
 }
 
-/// An RDMA WRITE whose packets bring more or less than it announced is refused before it leaves its range.
+/// A READ longer than any message, and an RDMA WRITE whose packets bring more or less than it announced, is refused
+/// before it leaves its range.
 #[test]
 fn lengths_that_lie() {
     let forged = |opcode: Opcode, at: i32, dma_len, payload| Forged {
@@ -264,7 +265,8 @@ fn lengths_that_lie() {
         syndrome: 31,
         payload,
     };
-    let cases: [&[(Opcode, u32, usize)]; 8] = [
+    let cases: [&[(Opcode, u32, usize)]; 9] = [
+        &[(Opcode::RC_READ_REQUEST, (1 << 31) + 1, 0)],
         &[(Opcode::RC_WRITE_ONLY, 10, 11)],
         &[(Opcode::RC_WRITE_ONLY, 11, 10)],
         &[(Opcode::RC_WRITE_ONLY, u32::MAX, 10)],

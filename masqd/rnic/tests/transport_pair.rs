@@ -353,6 +353,37 @@ fn rnr_in_mid_message() {
     assert_eq!(pair.ends[1].qp.counters().send_rnr_err, 1);
 }
 
+/// The answer to a READ acknowledges what came before it.
+#[test]
+fn a_response_is_an_acknowledgement() {
+    let mut pair = Pair::with_memory(&Setup::default());
+    pair.post_send(0, send(SendOp::Write, 1, 8));
+    pair.post_send(0, send(SendOp::Read, 2, 8));
+    for datagram in drain(&mut pair, 0) {
+        pair.inject(1, &datagram);
+    }
+    pair.run();
+    assert_eq!(kinds(&pair, 0), [Kind::ReadResponse]);
+    assert_eq!(succeeded(&pair, 0, WorkQueue::Send), [1, 2]);
+}
+
+/// A receive is posted and the request comes again by itself, while the requester waits as it was told: its
+/// acknowledgement ends the wait.
+#[test]
+fn an_acknowledgement_ends_an_rnr_wait() {
+    let mut pair = Pair::with_memory(&Setup { min_rnr_timer: 31, ..Setup::default() });
+    let begin = pair.now;
+    pair.post_send(0, send(SendOp::Send, 1, 8));
+    pair.run_for(LATENCY * 3);
+    pair.post_recv(1, recv(1, 8));
+    let request = pair.sent[0].1.clone();
+    pair.inject(1, &request);
+    pair.post_send(0, send(SendOp::Write, 2, 8));
+    pair.run();
+    assert_eq!(succeeded(&pair, 0, WorkQueue::Send), [1, 2]);
+    assert!(pair.now.since(begin) < LATENCY * 10, "the timer said half a second");
+}
+
 /// Whatever comes late or twice after all is over changes nothing: not memory, not completions, not PSNs.
 #[test]
 fn late_packets_change_nothing() {
