@@ -28,7 +28,8 @@ void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay)
 
 	spin_lock_irqsave(&dev->ctrl.lock, flags);
 	if (!dev->removing)
-		mod_delayed_work(dev->wq, &dev->monitor, delay);
+		/* Freezable: devices cannot be registered while the system resumes. */
+		mod_delayed_work(system_freezable_wq, &dev->monitor, delay);
 	spin_unlock_irqrestore(&dev->ctrl.lock, flags);
 }
 
@@ -348,14 +349,12 @@ static int vrdma_freeze(struct virtio_device *vdev)
 	return 0;
 }
 
-/* Called with the features negotiated anew. */
 static int vrdma_restore(struct virtio_device *vdev)
 {
 	struct vrdma_dev *dev = vdev->priv;
 
 	dev->removing = false;
-	dev->need_reset = false;
-	vrdma_try_start(dev);
+	vrdma_poke_monitor(dev, 0);
 	return 0;
 }
 #endif
