@@ -19,6 +19,8 @@ pub fn seal(flow: &IcrcFlow, train: &mut [u8], segment_bytes: usize, counted: bo
 #[derive(Debug, Default)]
 pub struct FlowCache {
     flows: FxHashMap<(SocketAddr, SocketAddr), IcrcFlow>,
+    /// The flow of the last packet: the next one is most likely of the same.
+    last: Option<((SocketAddr, SocketAddr), IcrcFlow)>,
     /// Identification that the first datagram of the present train seems to have had.
     base: u16,
 }
@@ -43,16 +45,11 @@ impl FlowCache {
         if index == 0 {
             self.base = 0;
         }
-        if self.flows.len() >= Self::MAX {
-            self.flows.clear();
+        let key = (source, local);
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            self.last = self.find(key).map(|flow| (key, flow));
         }
-        let flow = match self.flows.entry((source, local)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => match IcrcFlow::new(source.ip(), local.ip(), source.port()) {
-                Some(flow) => new.insert(flow),
-                None => return Seen::Bad,
-            },
-        };
+        let Some((_, flow)) = &self.last else { return Seen::Bad };
         match flow.check(datagram, self.base.wrapping_add(index as u16)) {
             IcrcVerdict::Exact => Seen::Exact,
             IcrcVerdict::Explained(ident) => {
@@ -62,6 +59,17 @@ impl FlowCache {
             }
             IcrcVerdict::Bad => Seen::Bad,
         }
+    }
+
+    fn find(&mut self, key: (SocketAddr, SocketAddr)) -> Option<IcrcFlow> {
+        if self.flows.len() >= Self::MAX {
+            self.flows.clear();
+        }
+        let (source, local) = key;
+        Some(match self.flows.entry(key) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(new) => new.insert(IcrcFlow::new(source.ip(), local.ip(), source.port())?).clone(),
+        })
     }
 }
 
