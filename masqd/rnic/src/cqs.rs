@@ -24,8 +24,8 @@ pub struct CqTable {
     by_handle: FxHashMap<CqHandle, CqKey>,
     /// Queues with entries that have not been announced.
     touched: Vec<CqKey>,
-    /// Queues that have overrun and whose queue pairs have not been failed yet.
-    overrun: Vec<CqKey>,
+    /// Queues that have lost an entry and whose queue pairs have not been failed yet; `true`: their first.
+    overrun: Vec<(CqKey, bool)>,
     /// For each vector: queues whose event waits for a buffer of the guest, at most once each.
     waiting: [VecDeque<CqKey>; limits::COMP_VECTORS as usize],
 }
@@ -64,7 +64,7 @@ impl CqTable {
         self.by_handle.remove(&handle);
         self.cqs.try_remove(key.0);
         self.touched.retain(|k| *k != key);
-        self.overrun.retain(|k| *k != key);
+        self.overrun.retain(|(k, _)| *k != key);
         self.waiting.iter_mut().for_each(|w| w.retain(|k| *k != key));
         Ok(())
     }
@@ -104,13 +104,13 @@ impl CqTable {
                 self.touched.push(key);
             }
             Ok(()) => {}
-            Err(_) if !failed_before => self.overrun.push(key),
+            Err(_) if self.overrun.iter().all(|(k, _)| *k != key) => self.overrun.push((key, !failed_before)),
             Err(_) => {}
         }
     }
 
-    /// A queue that has overrun since it was last asked.
-    pub fn take_overrun(&mut self) -> Option<CqKey> {
+    /// A queue that has lost an entry since it was last asked, and whether that was its first.
+    pub fn take_overrun(&mut self) -> Option<(CqKey, bool)> {
         self.overrun.pop()
     }
 

@@ -455,6 +455,14 @@ fn a_completion_queue_that_overruns_takes_its_queue_pairs_along() {
     let fatal = |e: &&Event| matches!(e, Event::QpFault { fault: QpFault::Fatal, .. });
     assert_eq!(events.iter().filter(fatal).count(), 1, "{events:?}");
     assert_eq!(t.a.state(&mut t.net, &t.a_qp), QpState::Rts, "its completions go elsewhere");
+    // Whoever uses the queue later fares no better.
+    let mut late = t.a.qp(&mut t.net, &tiny, &tiny);
+    connect(&mut t.net, (&t.a, &late), (&t.a, &late), &Options::default());
+    t.a.post_recv(&mut late, 1, &[]);
+    t.a.post(&mut late, &request(SEND_OP_SEND, 1), &[]);
+    t.net.run(100);
+    assert_eq!(t.a.state(&mut t.net, &late), QpState::Err);
+    assert!(!t.net.events[0].take().contains(&Event::CqOverrun { vnic, cq }), "it is told once");
 }
 
 #[test]

@@ -147,9 +147,9 @@ impl World {
         // By slab position: failing queue pairs adds no vNIC.
         let end = self.vnics.iter().next_back().map_or(0, |(key, _)| key + 1);
         for vnic_key in 0..end {
-            while let Some(cq) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
+            while let Some((cq, first)) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
                 let Some(vnic) = self.vnics.get(vnic_key) else { break };
-                if let Some(handle) = vnic.cqs.handle(cq) {
+                if let Some(handle) = vnic.cqs.handle(cq).filter(|_| first) {
                     self.sink.event(Event::CqOverrun { vnic: vnic.id, cq: handle });
                 }
                 let users: Vec<QpKey> = vnic
