@@ -223,6 +223,22 @@ fn a_peer_that_vanishes_or_moves_loses_its_connections() {
 }
 
 #[test]
+fn a_peer_that_gives_up_its_block_loses_its_connections() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    let mut endpoint = g.directory.endpoint("blue-2").unwrap().clone();
+    endpoint.qpn_blocks = vec![masq_types::QpnBlock::new(0x80_0000, 4096).unwrap()];
+    endpoint.generation += 1;
+    let value = masq_model::Object::Endpoint(endpoint).to_json();
+    let change = store::Change::Put { key: "masq/v1/endpoint/blue-2".into(), value };
+    let delta = g.directory.apply(&store::Batch { changes: vec![change], revision: 2 });
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+    assert_eq!(g.rnic.revoked(), [1]);
+    assert_eq!(revoked[0].reason.label(), "foreign_qpn");
+}
+
+#[test]
 fn own_addresses_that_are_taken_away_end_their_connections() {
     let mut g = ready();
     let qpn = g.qpn_of("blue-2");

@@ -271,6 +271,35 @@ fn a_guest_without_qpns_gets_no_queue_pairs() {
 }
 
 #[test]
+fn qpns_come_back_when_queue_pairs_go() {
+    let mut identity = masq_control::identity(&directory(WORLD), "blue-1").unwrap();
+    identity.qpn_blocks = vec![masq_types::QpnBlock::new(1 << 20, 4096).unwrap()];
+    let mut g = Guest::with_identity(identity, limits());
+    let doorbells = g.memory.list(8);
+    let (cq, qp) = (g.cq_request(1, 1), g.qp_request(1, 1, 1, 1));
+    // The same bytes every time, so that the guest needs no more memory.
+    let requests = [
+        g.bytes(OP_DEVICE_INIT, &DeviceInit { abi_major: 1, status_page: 0x8000, ..DeviceInit::ZERO }),
+        g.bytes(OP_CREATE_CONTEXT, &CreateContext { ctx: 1, flags: 0, doorbells }),
+        g.bytes(OP_CREATE_PD, &CreatePd { pd: 1, ctx: 1 }),
+        g.bytes(OP_CREATE_CQ, &cq),
+        g.bytes(OP_CREATE_QP, &qp),
+    ];
+    // One more than there are, each way.
+    for round in 0..2 * (4096 + 1) {
+        for bytes in &requests {
+            let Outcome::Reply(reply) = g.raw(bytes) else { panic!() };
+            assert_eq!(reply.refusal, None, "round {round}");
+        }
+        if round % 2 == 0 {
+            g.destroy(OP_DESTROY_QP, 1).unwrap();
+        } else {
+            g.session.reset(&g.rnic);
+        }
+    }
+}
+
+#[test]
 fn each_reason_has_a_counter_of_its_own() {
     let mut g = ready();
     let labels: Vec<&str> = g.session.refusals().iter().map(|(label, _)| label).collect();
