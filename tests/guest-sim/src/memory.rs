@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vhost::VhostUserMemoryRegionInfo;
 
@@ -133,8 +133,7 @@ impl GuestRam {
     /// # Panics
     /// When the memory is used up: give the guest more.
     pub fn alloc(&self, pages: usize) -> Mapping {
-        let first =
-            self.inner.pages.lock().unwrap().run(pages).expect("the simulated guest is out of memory");
+        let first = self.pages().run(pages).expect("the simulated guest is out of memory");
         let mapping = Mapping {
             ram: self.clone(),
             // SAFETY: the pages lie inside the mapping, as `run` gives no others.
@@ -149,7 +148,7 @@ impl GuestRam {
     /// `pages` pages that are scattered over the guest's memory, in no order, mapped one after another: what
     /// user space sees of a ring that the kernel module allocated.
     pub fn alloc_scattered(&self, pages: usize) -> io::Result<Mapping> {
-        let numbers = self.inner.pages.lock().unwrap().scattered(pages);
+        let numbers = self.pages().scattered(pages);
         let numbers = numbers.expect("the simulated guest is out of memory");
         let base = map(std::ptr::null_mut(), pages.max(1) * PAGE, &self.inner.file, 0, 0)?;
         for (k, &page) in numbers.iter().enumerate() {
@@ -160,6 +159,11 @@ impl GuestRam {
         let mapping = Mapping { ram: self.clone(), base, pages: numbers, own_mapping: true };
         mapping.zero();
         Ok(mapping)
+    }
+
+    /// Usable also after a panic of another thread: the table is never left half changed.
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.inner.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gpa_of_page(&self, page: usize) -> u64 {
@@ -291,7 +295,7 @@ impl Drop for Mapping {
             // SAFETY: this mapping was made in alloc_scattered for this value alone.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len().max(PAGE)) };
         }
-        let mut pages = self.ram.inner.pages.lock().unwrap();
+        let mut pages = self.ram.pages();
         for &page in &self.pages {
             pages.used[page] = false;
         }

@@ -46,7 +46,6 @@ fn unknown_address(world: &mut World) {
     refused(world, "blue-1", "192.168.9.1".parse().unwrap(), 0x1234, libc::EHOSTUNREACH);
     // The hosts' own addresses are no tenant's.
     refused(world, "blue-1", guest_sim::Cluster::underlay(2).into(), 0x1234, libc::EHOSTUNREACH);
-    refused(world, "blue-1", "fe80::1".parse().unwrap(), 0x1234, libc::EHOSTUNREACH);
 }
 
 /// The address exists for both tenants; the queue pair there is red's.
