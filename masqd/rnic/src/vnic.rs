@@ -17,6 +17,8 @@ use crate::qp::QpKey;
 use crate::udp::LocalId;
 
 const SLOTS: usize = limits::SLOTS as usize;
+/// Groups of dirty bytes that one scan looks at: more than an honest guest has at a time, and a few microseconds.
+const GROUPS_PER_SCAN: usize = 256;
 const DIRTY: usize = std::mem::offset_of!(DoorbellPage, dirty);
 
 /// A guest device.
@@ -38,6 +40,8 @@ pub struct Vnic {
     pub comp_queues: CompQueues,
     /// Its contexts.
     pub contexts: FxHashMap<CtxHandle, Context>,
+    /// Where the next scan of doorbells begins.
+    next_context: usize,
     /// Its memory regions.
     pub keys: KeyTable,
     /// Its completion queues.
@@ -67,6 +71,8 @@ pub struct Queue {
 #[derive(Debug)]
 pub struct Context {
     slots: [Slot; SLOTS],
+    /// Its first choice; contexts are spread over the slots.
+    home_slot: usize,
 }
 
 /// A context's part in a doorbell slot.
@@ -91,6 +97,7 @@ impl Vnic {
             queues: FxHashMap::default(),
             comp_queues: CompQueues::default(),
             contexts: FxHashMap::default(),
+            next_context: 0,
             keys: KeyTable::default(),
             cqs: CqTable::default(),
             qps: FxHashMap::default(),
@@ -110,26 +117,38 @@ impl Vnic {
         }
     }
 
-    /// Calls `posted` for each queue pair whose doorbell the guest has marked since the last scan.
+    /// Calls `posted` for each queue pair whose doorbell the guest has marked since the last scan. Looks at a bounded
+    /// number of groups, and returns whether it stopped for that; the next scan goes on with the context at which this one did.
     ///
     /// Memory order (the guest's half stands in `vrdma_abi::doorbell`): a summary byte is cleared before its dirty
     /// bytes are looked at, and those before the producer index is read, by exchanges. The guest writes in the opposite
     /// order: so what it posts after the RNIC has looked leaves a summary byte set for the next scan.
-    pub fn scan_doorbells(&self, mut posted: impl FnMut(QpKey)) {
-        for slot in self.contexts.values().flat_map(|c| &c.slots).filter(|s| s.used > 0) {
-            slot.scan(&self.memory, &mut posted);
+    pub fn scan_doorbells(&mut self, mut posted: impl FnMut(QpKey)) -> bool {
+        let first = if self.next_context < self.contexts.len() { self.next_context } else { 0 };
+        let contexts = self.contexts.values().skip(first).chain(self.contexts.values().take(first));
+        let mut budget = GROUPS_PER_SCAN;
+        for (passed, context) in contexts.enumerate() {
+            for slot in context.slots.iter().filter(|s| s.used > 0) {
+                slot.scan(&self.memory, &mut budget, &mut posted);
+            }
+            if budget == 0 {
+                self.next_context = (first + passed) % self.contexts.len();
+                return true;
+            }
         }
+        false
     }
 }
 
 impl Context {
     /// A context whose doorbell pages are guest memory.
-    pub fn new(pages: &[Gpa], memory: &GuestMemory) -> Result<Self, DriverError> {
+    pub fn new(ctx: CtxHandle, pages: &[Gpa], memory: &GuestMemory) -> Result<Self, DriverError> {
         let pages: &[Gpa; SLOTS] = pages.try_into().map_err(|_| {
             DriverError::Invalid(format!("{} doorbell pages were given for {SLOTS} slots", pages.len()))
         })?;
         memory.check_pages(&pages.map(|p| p.0))?;
-        Ok(Self { slots: pages.map(|page| Slot { page, qps: Vec::new(), free: Vec::new(), used: 0 }) })
+        let slots = pages.map(|page| Slot { page, qps: Vec::new(), free: Vec::new(), used: 0 });
+        Ok(Self { slots, home_slot: ctx.0 as usize % SLOTS })
     }
 
     /// Whether queue pairs use its doorbells.
@@ -137,9 +156,14 @@ impl Context {
         self.slots.iter().any(|s| s.used > 0)
     }
 
-    /// Gives a queue pair a doorbell: (slot, index), in the slot with the fewest.
+    /// Gives a queue pair a doorbell: (slot, index). As long as there is room they share the context's own slot: each
+    /// slot in use is a page to look at.
     pub fn assign(&mut self, qp: QpKey) -> Option<(u16, u16)> {
-        let (number, slot) = self.slots.iter_mut().enumerate().min_by_key(|(_, s)| s.used)?;
+        let home = self.home_slot;
+        let has_room = |s: &Slot| s.used < QPS_PER_SLOT as usize;
+        let number =
+            (0..SLOTS).map(|n| (home + n) % SLOTS).find(|n| self.slots.get(*n).is_some_and(has_room))?;
+        let slot = self.slots.get_mut(number)?;
         let index = match slot.free.pop() {
             Some(index) => index,
             None if slot.qps.len() < QPS_PER_SLOT as usize => {
@@ -164,10 +188,15 @@ impl Context {
 }
 
 impl Slot {
-    fn scan(&self, memory: &GuestMemory, posted: &mut impl FnMut(QpKey)) {
+    /// Looks at up to `budget` groups.
+    fn scan(&self, memory: &GuestMemory, budget: &mut usize, posted: &mut impl FnMut(QpKey)) {
         const GROUP: usize = QPS_PER_GROUP as usize;
         let Some(page) = memory.span(self.page, PAGE_BYTES as usize) else { return };
         for_set_bytes(0, DIRTY, &|at| page.load_u64(at), &mut |group| {
+            if *budget == 0 {
+                return;
+            }
+            *budget -= 1;
             // The last summary byte belongs to no group.
             if page.swap_u8(group, 0) == Some(0) || group >= DIRTY - 1 {
                 return;
@@ -201,65 +230,99 @@ mod tests {
     use super::*;
     use crate::testing::guest_memory;
 
+    const CTX: CtxHandle = CtxHandle(8);
+
+    fn pages() -> Vec<Gpa> {
+        (1..9).map(|p| Gpa(p * 0x1000)).collect()
+    }
+
+    /// A guest with a context whose 200 queue pairs are in slot 0.
     fn context() -> (Vnic, Vec<QpKey>) {
         let mut vnic = Vnic::new(VnicId(1), Vni::new(1).unwrap(), Vec::new());
         vnic.memory = guest_memory(&[(0, 0x10_000)]);
-        let pages: Vec<Gpa> = (1..9).map(|p| Gpa(p * 0x1000)).collect();
-        let mut context = Context::new(&pages, &vnic.memory).unwrap();
+        let mut context = Context::new(CTX, &pages(), &vnic.memory).unwrap();
         let keys: Vec<QpKey> = (0..200).map(QpKey::for_test).collect();
         for (i, key) in keys.iter().enumerate() {
-            assert_eq!(context.assign(*key), Some(((i % SLOTS) as u16, (i / SLOTS) as u16)));
+            assert_eq!(context.assign(*key), Some((0, i as u16)));
         }
-        vnic.contexts.insert(CtxHandle(1), context);
+        vnic.contexts.insert(CTX, context);
         (vnic, keys)
     }
 
-    fn scan(vnic: &Vnic) -> Vec<QpKey> {
+    fn scan(vnic: &mut Vnic) -> Vec<QpKey> {
         let mut seen = Vec::new();
         vnic.scan_doorbells(|k| seen.push(k));
         seen
     }
 
-    fn mark(vnic: &Vnic, slot: usize, index: usize) {
-        let page = vnic.memory.span(Gpa((slot as u64 + 1) * 0x1000), 0x1000).unwrap();
+    fn mark(vnic: &Vnic, page: Gpa, index: usize) {
+        let page = vnic.memory.span(page, 0x1000).unwrap();
         page.swap_u8(DIRTY + index, 1);
         page.swap_u8(index / 64, 1);
     }
 
     #[test]
     fn each_mark_is_seen_once() {
-        let (vnic, keys) = context();
-        assert_eq!(scan(&vnic), []);
-        mark(&vnic, 0, 0);
-        mark(&vnic, 3, 24);
-        assert_eq!(scan(&vnic), [keys[0], keys[24 * 8 + 3]]);
-        assert_eq!(scan(&vnic), []);
+        let (mut vnic, keys) = context();
+        assert_eq!(scan(&mut vnic), []);
+        mark(&vnic, Gpa(0x1000), 0);
+        mark(&vnic, Gpa(0x1000), 199);
+        assert_eq!(scan(&mut vnic), [keys[0], keys[199]]);
+        assert_eq!(scan(&mut vnic), []);
     }
 
     #[test]
     fn marks_that_mean_nothing_are_ignored() {
         let (mut vnic, keys) = context();
-        let page = vnic.memory.span(Gpa(0x1000), 0x1000).unwrap();
-        page.write(&[0xff; 0x1000]);
-        assert_eq!(scan(&vnic).len(), 25);
-        vnic.contexts.get_mut(&CtxHandle(1)).unwrap().unassign(0, 1);
-        mark(&vnic, 0, 1);
-        assert_eq!(scan(&vnic), []);
-        vnic.contexts.get_mut(&CtxHandle(1)).unwrap().unassign(0, 1);
-        assert_eq!(vnic.contexts.get_mut(&CtxHandle(1)).unwrap().assign(keys[5]), Some((0, 1)));
-        mark(&vnic, 0, 1);
-        assert_eq!(scan(&vnic), [keys[5]]);
+        vnic.memory.span(Gpa(0x1000), 0x1000).unwrap().write(&[0xff; 0x1000]);
+        assert_eq!(scan(&mut vnic), keys);
+        vnic.contexts.get_mut(&CTX).unwrap().unassign(0, 1);
+        mark(&vnic, Gpa(0x1000), 1);
+        assert_eq!(scan(&mut vnic), []);
+        vnic.contexts.get_mut(&CTX).unwrap().unassign(0, 1);
+        assert_eq!(vnic.contexts.get_mut(&CTX).unwrap().assign(keys[5]), Some((0, 1)));
+        mark(&vnic, Gpa(0x1000), 1);
+        assert_eq!(scan(&mut vnic), [keys[5]]);
+    }
+
+    /// Contexts that mark everything all the time do not hide another one.
+    #[test]
+    fn a_scan_is_bounded_and_the_next_goes_on() {
+        let (mut vnic, _) = context();
+        vnic.memory = guest_memory(&[(0, 0x20_000)]);
+        let honest = QpKey::for_test(999);
+        for i in 0..20u32 {
+            let page = Gpa(0x8000 + u64::from(i) * 0x1000);
+            let mut context = Context::new(CtxHandle(100 + i), &[page; SLOTS], &vnic.memory).unwrap();
+            let key = if i == 7 { honest } else { QpKey::for_test(i as usize) };
+            context.assign(key).unwrap();
+            vnic.contexts.insert(CtxHandle(100 + i), context);
+        }
+        mark(&vnic, Gpa(0xf000), 0);
+        let mut seen = 0;
+        for round in 0..20 {
+            let before = seen;
+            for i in (0..20).filter(|i| *i != 7) {
+                vnic.memory.span(Gpa(0x8000 + i * 0x1000), 0x1000).unwrap().write(&[0xff; 0x1000]);
+            }
+            assert!(vnic.scan_doorbells(|k| seen += usize::from(k == honest)), "there is more to look at");
+            assert!(seen <= before + 1);
+            assert!(seen > 0 || round < 10, "it was never seen");
+        }
+        assert_eq!(seen, 1);
     }
 
     #[test]
     fn a_context_has_room_for_all_its_slots() {
         let memory = guest_memory(&[(0, 0x10_000)]);
-        let pages: Vec<Gpa> = (1..9).map(|p| Gpa(p * 0x1000)).collect();
-        assert!(Context::new(&pages[1..], &memory).is_err());
-        let mut context = Context::new(&pages, &memory).unwrap();
+        assert!(Context::new(CTX, &pages()[1..], &memory).is_err());
+        let mut context = Context::new(CtxHandle(3), &pages(), &memory).unwrap();
+        assert_eq!(context.assign(QpKey::for_test(0)), Some((3, 0)));
         let most = SLOTS * QPS_PER_SLOT as usize;
-        assert!((0..most).all(|i| context.assign(QpKey::for_test(i)).is_some()));
+        assert!((1..most).all(|i| context.assign(QpKey::for_test(i)).is_some()));
         assert_eq!(context.assign(QpKey::for_test(0)), None);
+        context.unassign(1, 17);
+        assert_eq!(context.assign(QpKey::for_test(0)), Some((1, 17)));
     }
 
     #[test]
@@ -271,6 +334,7 @@ mod tests {
         assert!((0..SLOTS).all(|s| page.load_u32(s * 64) == Some(1)));
         assert_eq!(page.load_u32(SLOTS * 64), Some(0));
         vnic.set_need_kick(false);
+        let page = vnic.memory.span(Gpa(0xf000), 0x1000).unwrap();
         assert!((0..SLOTS).all(|s| page.load_u32(s * 64) == Some(0)));
     }
 }

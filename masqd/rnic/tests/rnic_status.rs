@@ -378,7 +378,7 @@ fn receives_posted_in_error_are_flushed() {
         let begin = t.net.now;
         let c = wait(&mut t.net, &mut t.b_cq);
         assert_eq!((c.wr_id, c.status), (wr_id, WC_WR_FLUSH_ERR));
-        assert!(t.net.now - begin < 70_000_000);
+        assert!(t.net.now - begin < 600_000_000);
     }
     t.b.post(&mut t.b_qp, &request(SEND_OP_SEND, 77), &[]);
     let c = wait(&mut t.net, &mut t.b_cq);

@@ -231,7 +231,7 @@ impl Engine {
         if vnic.contexts.len() >= limits::MAX_CONTEXTS as usize {
             return Err(DriverError::Exhausted("contexts".into()));
         }
-        let context = Context::new(doorbells, &vnic.memory)?;
+        let context = Context::new(ctx, doorbells, &vnic.memory)?;
         vnic.contexts.insert(ctx, context);
         Ok(())
     }

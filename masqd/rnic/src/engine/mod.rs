@@ -255,10 +255,11 @@ impl Engine {
     /// Looks at all doorbells.
     fn scan(&mut self) -> bool {
         let mut found = std::mem::take(&mut self.world.schedule.posted);
-        for (_, vnic) in self.world.vnics.iter() {
-            vnic.scan_doorbells(|key| found.push(key));
+        let mut worked = false;
+        for (_, vnic) in self.world.vnics.iter_mut() {
+            worked |= vnic.scan_doorbells(|key| found.push(key));
         }
-        let worked = !found.is_empty();
+        worked |= !found.is_empty();
         for key in found.drain(..) {
             self.world.work_posted(key);
         }
