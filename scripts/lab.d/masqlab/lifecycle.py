@@ -38,11 +38,12 @@ def setup(without_masqd=False, only=None):
         if "module" in wanted and not without_masqd:
             module = guest.Module(base)
             module.ensure()
-        if "programs" in wanted and not without_masqd:
-            built = programs.ensure()
         if only is None:
             guest.ssh_keys()
             _prune(base, module)
+    # cargo has a lock of its own, and takes long enough not to keep others waiting.
+    if "programs" in wanted and not without_masqd:
+        built = programs.ensure()
     return base, module, built
 
 

@@ -7,13 +7,18 @@ import subprocess
 
 from . import apt
 from .paths import REPO
-from .ui import LabError, run, step
+from .ui import LabError, run, say, step
 
 PACKAGES = ["masqd", "masqctl", "vrdma-provider"]
 
 
 def ensure():
-    """Builds them and returns {"masqd": path, "masqctl": path, "provider": path}."""
+    """Builds them and returns {"masqd": path, "masqctl": path, "provider": path}.
+
+    With MASQ_PROGRAMS naming a folder, they are taken from there as they are.
+    """
+    if os.environ.get("MASQ_PROGRAMS"):
+        return _ready_made(os.environ["MASQ_PROGRAMS"])
     cargo = _cargo()
     argv = [cargo, "build", "--release", "--message-format=json-render-diagnostics"]
     for package in PACKAGES:
@@ -37,6 +42,16 @@ def ensure():
     for name in ("masqd", "masqctl", "provider"):
         if name not in found:
             raise LabError(f"cargo built no {'libvrdma.so' if name == 'provider' else name}; is its crate in Cargo.toml?")
+    return found
+
+
+def _ready_made(folder):
+    found = {name: os.path.join(os.path.abspath(folder), file)
+             for name, file in (("masqd", "masqd"), ("masqctl", "masqctl"), ("provider", "libvrdma.so"))}
+    for path in found.values():
+        if not os.path.exists(path):
+            raise LabError(f"MASQ_PROGRAMS={folder}: there is no {path}")
+    say(f"masqd, masqctl, provider: taken from {folder}")
     return found
 
 

@@ -6,12 +6,11 @@ import subprocess
 import tempfile
 import time
 
-from . import netns, qemu, state
+from . import netns, qemu, state, vhost
 from .paths import CACHE, STATE, digest
 from .ui import LabError, say, step
 
 FIRMWARE = ["-L", "/usr/share/seabios", "-L", "/usr/share/qemu"]
-QUEUES = 64
 # No timer calibration, no self-tests, no mitigations: nothing is attacked in a lab, and emulation is slow.
 # noreplace-smp: a kernel on one CPU patches its LOCK prefixes out, and the host shares words with it.
 KERNEL_ARGS = ("console=ttyS0 net.ifnames=0 mitigations=off tsc=reliable no_timer_check cryptomgr.notests"
@@ -60,6 +59,10 @@ def accelerator(guest, initramfs):
 def start(lab, entry):
     """Starts one VM of the state `lab`; returns at once. `entry` gets its process."""
     name = entry["name"]
+    if lab["rdma"] and not lab.get("queues"):
+        sock = f"{lab['hosts'][entry['host']]['run_dir']}/{name}.sock"
+        _wait_for_socket(sock, name, entry["host"])
+        lab["queues"] = vhost.queue_count(sock)
     log = console_log(name)
     log.unlink(missing_ok=True)
     with open(STATE / "logs" / f"{name}.qemu.log", "ab") as out:
@@ -107,8 +110,18 @@ def _command(lab, entry, console):
     ]
     if lab["rdma"]:
         argv += ["-chardev", f"socket,id=rdma,path={host['run_dir']}/{name}.sock,reconnect-ms=1000",
-                 "-device", f"vhost-user-rdma-pci,chardev=rdma,num_vqs={QUEUES}"]
+                 "-device", f"vhost-user-rdma-pci,chardev=rdma,num_vqs={lab['queues']}"]
     return argv
+
+
+def _wait_for_socket(path, name, host, timeout=20):
+    """masqd listens as soon as the store has told it of the vNIC."""
+    deadline = time.monotonic() + timeout
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            raise LabError(f"masqd on {host} does not serve vNIC {name}: no {path} after {timeout} s; "
+                           f"see `scripts/lab logs {host}`")
+        time.sleep(0.05)
 
 
 def _board(memory_mib, vcpus):
