@@ -5,7 +5,7 @@ mod rng;
 mod world;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -79,7 +79,8 @@ pub struct Pair {
     pub sent: Vec<(usize, Vec<u8>)>,
     wire: BinaryHeap<Reverse<Flight>>,
     sequence: u64,
-    lost_in_a_row: [u32; 2],
+    /// How often a packet was lost, by receiver, opcode and PSN.
+    losses: HashMap<(usize, u8, u32), u32>,
     rng: Seeded,
     max_segments: usize,
 }
@@ -93,8 +94,9 @@ struct Flight {
 }
 
 pub const LATENCY: Duration = Duration::from_micros(20);
-/// The network never loses more than so many packets of one direction in a row, so that retries suffice.
-const MOST_LOST_IN_A_ROW: u32 = 3;
+/// The network never loses a packet and its repetitions more often than that, nor any one answer, so that seven
+/// retries suffice.
+const MOST_LOSSES: u32 = 3;
 
 impl Pair {
     /// Connected, in RTS at both ends.
@@ -119,7 +121,7 @@ impl Pair {
             sent: Vec::new(),
             wire: BinaryHeap::new(),
             sequence: 0,
-            lost_in_a_row: [0; 2],
+            losses: HashMap::new(),
             rng: Seeded::new(seed),
             max_segments: setup.max_segments,
         }
@@ -193,16 +195,19 @@ impl Pair {
 
     fn send(&mut self, to: usize, datagram: Vec<u8>) {
         let packet = masq_wire::parse(&datagram).expect("what is sent makes sense");
-        assert_eq!(packet.repr.bth.dest_qp, qpn(to));
+        let bth = packet.repr.bth;
+        assert_eq!(bth.dest_qp, qpn(to));
         self.sent.push((to, datagram.clone()));
         if self.deaf[to] {
             return;
         }
-        if self.lost_in_a_row[to] < MOST_LOST_IN_A_ROW && self.rng.percent(self.faults.loss) {
-            self.lost_in_a_row[to] += 1;
-            return;
+        if self.rng.percent(self.faults.loss) {
+            let losses = self.losses.entry((to, bth.opcode.0, bth.psn.get())).or_default();
+            *losses += 1;
+            if *losses <= MOST_LOSSES {
+                return;
+            }
         }
-        self.lost_in_a_row[to] = 0;
         let copies = if self.rng.percent(self.faults.duplication) { 2 } else { 1 };
         for _ in 0..copies {
             let extra = if self.rng.percent(self.faults.reorder) {
