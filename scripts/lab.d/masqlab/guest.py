@@ -31,6 +31,9 @@ MASKED_UNITS = [
 ]
 APPLETS = ["sh", "mount", "insmod", "switch_root", "ip", "cp", "poweroff", "ls", "sleep", "cat"]
 
+# 34 is the private ABI of Debian 13's libibverbs.
+PROVIDER = "usr/lib/x86_64-linux-gnu/libibverbs/libvrdma-rdmav34.so"
+
 KMOD = REPO / "vrdma-guest" / "kmod"
 ABI = REPO / "vrdma-guest" / "abi"
 
@@ -219,7 +222,7 @@ def write_initramfs(guest, module, provider, out):
     if module:
         payload += [(name, path, 0o644) for name, path in module.files()]
     if provider:
-        payload.append(("usr/lib/x86_64-linux-gnu/libibverbs/libvrdma-rdmav34.so", pathlib.Path(provider), 0o644))
+        payload.append((PROVIDER, pathlib.Path(provider), 0o644))
         archive.add_file("payload/etc/libibverbs.d/vrdma.driver", b"driver vrdma\n")
     for name, path, mode in payload:
         archive.add_file(f"payload/{name}", path.read_bytes(), mode)

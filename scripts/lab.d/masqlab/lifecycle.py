@@ -12,6 +12,7 @@ from .ui import LabError, run, say, step
 
 BOOT_TIMEOUT = {"fast": 180, "systemd": 600}
 DEVICE_TIMEOUT = 60
+PROVIDER_PATH = f"/{guest.PROVIDER}"
 
 
 STEPS = ("packages", "root", "qemu", "module", "programs")
@@ -151,15 +152,22 @@ def update():
                 state.end([host.get("process")])
                 services.start_masqd(lab, name)
                 state.save(lab)
-        files = [*module.files(), ("usr/lib/x86_64-linux-gnu/libibverbs/libvrdma-rdmav34.so", built["provider"])]
-        for name in _running(lab):
-            with step(f"VM {name}: new module and provider"):
-                for path, source in files:
-                    # A rename, so that programs which have the old provider mapped keep it.
-                    ssh.push(lab, name, source, f"/{path}")
-                status, text = ssh.output(lab, name, "modprobe -r vrdma; modprobe vrdma")
-                if status:
-                    raise LabError(f"VM {name}: reloading vrdma failed: {text}")
+        # The module indexes stay as they are: they know vrdma.ko since the VM has booted.
+        files = [(f"/{path}", source) for path, source in module.files() if path.endswith(".ko")]
+        files.append((PROVIDER_PATH, built["provider"]))
+
+        def renew(name):
+            for path, source in files:
+                # A rename, so that programs which have the old provider mapped keep it.
+                ssh.push(lab, name, source, path)
+            status, text = ssh.output(lab, name, "modprobe -r vrdma; modprobe vrdma")
+            if status:
+                raise LabError(f"VM {name}: reloading vrdma failed: {text}")
+
+        running = _running(lab)
+        with step(f"VMs: new module and provider in {len(running)}"):
+            with concurrent.futures.ThreadPoolExecutor(max(1, len(running))) as pool:
+                list(pool.map(renew, running))
         _devices(lab, _running(lab), DEVICE_TIMEOUT)
 
 
