@@ -8,6 +8,22 @@
 //! ```
 //!
 //! [`Rnic`] is the handle; [`Engine`] is what runs, and can be driven without a thread.
+//!
+//! # What it needs of its host
+//!
+//! - Guest memory in memfds that are sealed against shrinking (QEMU: `memory-backend-memfd,share=on,seal=on`). Huge pages are
+//!   not supported yet, because QEMU cuts its regions without regard to them.
+//! - Large socket buffers: CAP_NET_ADMIN, or `net.core.rmem_max` and `wmem_max` of some MiB. With
+//!   the default of 208 KiB a burst of trains is lost in the receiving socket and sent again.
+//! - UDP port 4791 of each underlay address; source ports 0xc000 to 0xffff, else connections share source port 4791.
+//!
+//! # What a peer can rely on
+//!
+//! - A packet is taken only from the address that its queue pair is connected to, with a right ICRC. Over IPv4, packets that are not
+//!   ours have an Identification that a socket does not show, which leaves 15 bits of the check: see `udp`.
+//! - Of several queue pairs of one host that are connected to the same remote queue pair, only the oldest sends.
+//! - Between two queue pairs of one RNIC nothing crosses from one network (VNI) to another, and both ends must
+//!   be connected to each other.
 
 mod config;
 mod cqs;
