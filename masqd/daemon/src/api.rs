@@ -19,9 +19,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use masq_control::Directory;
 use masq_control::store::Store;
 use masq_model::api::{Applied, ConnectionStatus, ErrorReply, Status};
-use masq_model::{DesiredState, Endpoint, Host as HostObject, Object, Problems, Rule, Vnic, Vpc};
+use masq_model::{DesiredState, Endpoint, Host as HostObject, Object, PREFIX, Problems, Rule, Vnic, Vpc};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tracing::info;
@@ -136,9 +137,12 @@ struct Desired {
     rule: Vec<Rule>,
 }
 
-async fn desired(State(api): State<Arc<Api>>) -> impl IntoResponse {
+async fn desired(State(api): State<Arc<Api>>) -> Result<Json<Desired>, Refused> {
+    // From the store itself: whoever has just written expects to read it.
+    let snapshot =
+        api.store.list(PREFIX).await.map_err(|e| Refused(StatusCode::SERVICE_UNAVAILABLE, error(e)))?;
     let mut desired = Desired::default();
-    for (_, object) in api.host.directory.read().objects() {
+    for (_, object) in Directory::from_snapshot(&snapshot).0.objects() {
         match object.clone() {
             Object::Host(o) => desired.host.push(o),
             Object::Vpc(o) => desired.vpc.push(o),
@@ -147,7 +151,7 @@ async fn desired(State(api): State<Arc<Api>>) -> impl IntoResponse {
             Object::Endpoint(_) => {}
         }
     }
-    Json(desired)
+    Ok(Json(desired))
 }
 
 async fn endpoints(State(api): State<Arc<Api>>) -> Json<Vec<Endpoint>> {

@@ -1,7 +1,9 @@
 //! What all devices of this host share.
 
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use masq_control::{Directory, Limits, Link, Ticket};
 use masq_driver::{RnicDriver, VnicId};
@@ -28,6 +30,8 @@ pub struct Host {
     pub refresher: Refresher,
     /// What a guest can do at most.
     pub limits: Limits,
+    /// Ends what takes too long.
+    pub watchdog: Watchdog,
     link: Mutex<Link>,
     vnics: AtomicU32,
 }
@@ -40,6 +44,7 @@ impl Host {
         rnic: Arc<dyn RnicDriver>,
         router: Arc<Router>,
         refresher: Refresher,
+        watchdog: Watchdog,
     ) -> Self {
         Host {
             name,
@@ -49,6 +54,7 @@ impl Host {
             router,
             refresher,
             limits: rnic_limits(),
+            watchdog,
             link: Mutex::new(Link { up: false, active_mtu: Mtu::B256, mbits_per_sec: 0 }),
             vnics: AtomicU32::new(1),
         }
@@ -113,6 +119,37 @@ impl Refresher {
             // Nobody reads the store any more: masqd is ending.
             miss.inbox.push(crate::device::Message::Resolved(miss.ticket));
         }
+    }
+}
+
+/// Shuts connections down on which a blocking exchange takes too long. Reading and writing timeouts of the
+/// socket do not help: crate `vhost` tries again after each.
+#[derive(Clone, Debug)]
+pub struct Watchdog(tokio::runtime::Handle);
+
+/// While it lives, the watchdog watches.
+#[derive(Debug)]
+pub struct Watched(tokio::task::JoinHandle<()>);
+
+impl Watchdog {
+    /// A watchdog whose timers run on `runtime`.
+    pub fn new(runtime: tokio::runtime::Handle) -> Self {
+        Watchdog(runtime)
+    }
+
+    /// Shuts `connection` down after `patience`, unless what this returns is dropped before.
+    pub fn watch(&self, connection: Arc<UnixStream>, patience: Duration) -> Watched {
+        Watched(self.0.spawn(async move {
+            tokio::time::sleep(patience).await;
+            // It may be down already.
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -20,7 +20,7 @@ use crate::api::{self, Api};
 use crate::apply::{ApplyError, apply};
 use crate::cli::StoreAddress;
 use crate::health::Health;
-use crate::host::{Host, Refresher};
+use crate::host::{Host, Refresher, Watchdog};
 use crate::router::Router;
 use crate::store::{AnyStore, OpenError};
 use crate::supervisor::{Devices, Supervisor};
@@ -121,7 +121,8 @@ impl Masqd {
         let epoch = getrandom::u64()?.max(1);
         let rnic = rnic(router.clone(), epoch)?;
         let (refresher, misses) = Refresher::new();
-        let host = Arc::new(Host::new(config.host.clone(), epoch, rnic, router, refresher));
+        let watchdog = Watchdog::new(runtime.handle().clone());
+        let host = Arc::new(Host::new(config.host.clone(), epoch, rnic, router, refresher, watchdog));
         let health = Arc::new(Health::default());
         let devices = Arc::new(Devices::default());
         let api_socket = config.run_dir.join("masqd.sock");

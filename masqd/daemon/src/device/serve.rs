@@ -186,27 +186,29 @@ impl Server {
 
     fn serve(&self, stream: UnixStream) -> io::Result<Next> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(FRONT_END_PATIENCE))?;
-        stream.set_write_timeout(Some(FRONT_END_PATIENCE))?;
         *lock(&self.connection) = Some(stream.try_clone()?);
         let identity = masq_control::identity(&self.host.directory.read(), &self.name);
         let identity = identity.map_err(io::Error::other)?;
         let guest = Guest::attach(identity, self.host.clone(), self.inbox.clone(), self.poller.clone())
             .map_err(io::Error::other)?;
         info!(vnic = %self.name, "a front end has connected");
-        let watched = stream.try_clone()?;
+        let watched = Arc::new(stream.try_clone()?);
         let guest = Arc::new(Mutex::new(guest));
         let mut requests = BackendReqHandler::from_stream(stream, guest.clone());
-        self.poller.add(&watched, Source::Connection)?;
+        self.poller.add(&*watched, Source::Connection)?;
         loop {
             for source in self.poller.wait()? {
                 match source {
                     Source::Connection => {
                         let mut offered = None;
                         if lock(&guest).has_protocol_feature(VhostUserProtocolFeatures::BACKEND_REQ) {
-                            offered = Channel::peek(&watched);
+                            offered = Channel::peek(&*watched);
                         }
-                        if let Err(e) = requests.handle_request() {
+                        let handled = {
+                            let _watched = self.host.watchdog.watch(watched.clone(), FRONT_END_PATIENCE);
+                            requests.handle_request()
+                        };
+                        if let Err(e) = handled {
                             self.report_end(&e);
                             return Ok(Next::Continue);
                         }
@@ -244,7 +246,7 @@ impl Server {
             VhostError::Disconnected | VhostError::SocketBroken(_) => {
                 info!(vnic = %self.name, "the front end has left");
             }
-            VhostError::SocketRetry(_) | VhostError::PartialMessage => {
+            VhostError::PartialMessage => {
                 warn!(vnic = %self.name, "the front end stopped in the middle of a message; it has been disconnected");
             }
             other => warn!(vnic = %self.name, "the front end has been disconnected: {other}"),

@@ -35,14 +35,21 @@ struct History {
     /// Changes after this revision are in `batches`.
     since: u64,
     batches: VecDeque<Batch>,
+    /// How many are kept.
+    most: usize,
 }
 
 impl Embedded {
     /// Opens or creates the file.
     pub fn open(path: &Path) -> Result<Self, FileError> {
+        Self::open_with(path, HISTORY)
+    }
+
+    /// Opens or creates the file; a watch can be `history` batches behind.
+    pub fn open_with(path: &Path, history: usize) -> Result<Self, FileError> {
         let file = StoreFile::open(path)?;
         let revision = file.revision()?;
-        let history = Mutex::new(History { since: revision, batches: VecDeque::new() });
+        let history = Mutex::new(History { since: revision, batches: VecDeque::new(), most: history });
         let (newest, _) = watch::channel(revision);
         Ok(Embedded { path: path.to_owned(), shared: Arc::new(Shared { file, history, newest }) })
     }
@@ -74,7 +81,7 @@ impl Shared {
             return Ok(Committed::No(self.file.revision()?));
         };
         history.batches.push_back(Batch { changes: transaction.changes, revision });
-        if history.batches.len() > HISTORY {
+        if history.batches.len() > history.most {
             if let Some(oldest) = history.batches.pop_front() {
                 history.since = oldest.revision;
             }

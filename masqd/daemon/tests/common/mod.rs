@@ -1,7 +1,10 @@
 //! A masqd inside the test, with an RNIC that only keeps books.
+#![allow(dead_code)] // Each test uses a part.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -170,4 +173,33 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Body of a successful GET.
+pub fn get(socket: &Path, path: &str) -> String {
+    let (status, body) = exchange(socket, "GET", path, "", "");
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+/// Body of a successful PUT.
+pub fn put(socket: &Path, path: &str, content_type: &str, body: &str) -> String {
+    let (status, body) = exchange(socket, "PUT", path, content_type, body);
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+/// Status and body of any request.
+pub fn exchange(socket: &Path, method: &str, path: &str, content_type: &str, body: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: masqd\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.into())
 }
