@@ -147,7 +147,10 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	err = ib_copy_from_udata(&user, udata, sizeof(user));
 	if (err)
 		return err;
-	if (user.reserved)
+	/* A newer provider asks for what this driver does not know. */
+	if (user.reserved ||
+	    (udata->inlen > sizeof(user) &&
+	     !ib_is_udata_cleared(udata, sizeof(user), udata->inlen - sizeof(user))))
 		return -EOPNOTSUPP;
 
 	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP);
@@ -342,7 +345,15 @@ int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 		return -ENOMEM;
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_QUERY_QP, destroy, query_qp);
 	cmd->req.destroy.handle = qp->backing->handle;
+
+	err = mutex_lock_killable(&qp->lock);
+	if (err)
+		goto out;
 	err = vrdma_ctrl_exec(ibd->dev, &cmd, VRDMA_TIMEOUT);
+	/* The host may have moved it to an error state by itself. */
+	if (!err)
+		qp->state = cmd->reply.query_qp.attr.state;
+	mutex_unlock(&qp->lock);
 	if (err)
 		goto out;
 
@@ -383,9 +394,6 @@ int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	init->recv_cq = ibqp->recv_cq;
 	init->srq = ibqp->srq;
 	init->port_num = VRDMA_PORT;
-
-	/* The host may have moved it to an error state by itself. */
-	WRITE_ONCE(qp->state, host->state);
 out:
 	kfree(cmd);
 	return err;

@@ -320,7 +320,7 @@ struct vrdma_qp {
 	struct vrdma_mmap_entry *rq;
 	struct ib_qp_cap cap;
 	enum ib_sig_type sig_type;
-	struct mutex lock; /* serialises modify_qp */
+	struct mutex lock; /* serialises modify_qp and query_qp, and protects state */
 	enum ib_qp_state state; /* as far as the guest knows */
 	u8 dmac[ETH_ALEN];
 };
