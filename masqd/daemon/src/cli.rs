@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
+use masq_rnic::FaultInjection;
 
 /// The host daemon of masq: gives tenants' VMs a virtual RDMA device.
 ///
@@ -32,6 +33,10 @@ pub struct Args {
     /// Engine threads of the software RNIC. This version has one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
     pub engines: u16,
+
+    /// What packets from the underlay suffer on purpose, in tests: drop=P,duplicate=P,reorder=P,corrupt=P,seed=N.
+    #[arg(long, value_name = "FAULTS", hide = true)]
+    pub inject_faults: Option<FaultInjection>,
 
     /// Form of the log, which goes to standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]

@@ -1,6 +1,7 @@
 //! Loss, duplication, reordering and corruption on purpose, for tests on links that do none of it.
 
 use std::collections::VecDeque;
+use std::str::FromStr;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
@@ -21,6 +22,34 @@ pub struct FaultInjection {
     pub reorder: f64,
     /// A bit of it is flipped.
     pub corrupt: f64,
+}
+
+/// `drop=P,duplicate=P,reorder=P,corrupt=P,seed=N`, of which any can be left out.
+impl FromStr for FaultInjection {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let mut faults = Self::default();
+        for part in s.split(',') {
+            let (name, value) = part.split_once('=').ok_or_else(|| format!("{part:?} has no value"))?;
+            if name == "seed" {
+                faults.seed = value.parse().map_err(|e| format!("seed: {e}"))?;
+                continue;
+            }
+            let probability = match name {
+                "drop" => &mut faults.drop,
+                "duplicate" => &mut faults.duplicate,
+                "reorder" => &mut faults.reorder,
+                "corrupt" => &mut faults.corrupt,
+                _ => return Err(format!("{name:?} is no fault")),
+            };
+            *probability = value.parse().map_err(|e| format!("{name}: {e}"))?;
+            if !(0.0..=1.0).contains(probability) {
+                return Err(format!("{name}: {value} is no probability"));
+            }
+        }
+        Ok(faults)
+    }
 }
 
 /// Applies a [`FaultInjection`] to received packets; `M` is what else is known of one.
@@ -133,6 +162,15 @@ mod tests {
         shuffled.sort_unstable();
         assert_eq!(shuffled, (0..1000).collect::<Vec<_>>());
         assert!(run(FaultInjection { drop: 1.0, ..none }).is_empty());
+    }
+
+    #[test]
+    fn faults_as_text() {
+        let faults = FaultInjection { drop: 0.05, reorder: 1.0, seed: 7, ..FaultInjection::default() };
+        assert_eq!("drop=0.05,reorder=1,seed=7".parse(), Ok(faults));
+        for bad in ["", "drop", "drop=2", "drop=-1", "drop=NaN", "drop=x", "seed=-1", "loss=0.1", "drop=0.1,"] {
+            assert!(bad.parse::<FaultInjection>().is_err(), "{bad}");
+        }
     }
 
     #[test]
