@@ -267,6 +267,7 @@ impl Qp {
         let mut sq = self.sq.lock().unwrap();
         sq.ring.post_inline(request, [data])?;
         sq.next = sq.next.wrapping_add(1);
+        self.pd.ctx.seen.note_operation(request.opcode);
         self.publish(&mut sq);
         Ok(())
     }

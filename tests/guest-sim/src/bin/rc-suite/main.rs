@@ -10,6 +10,7 @@ mod matrix;
 mod ops;
 mod order;
 mod protection;
+mod random;
 mod rnr;
 mod scale;
 mod sizes;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use guest_sim::Layout;
 use guest_sim::suite::{Pair, Placement, Runner, World};
 
 use matrix::Cell;
@@ -48,7 +50,7 @@ impl Test {
 }
 
 fn all_tests() -> Vec<Test> {
-    const FILES: [fn() -> Vec<Test>; 12] = [
+    const FILES: [fn() -> Vec<Test>; 13] = [
         ops::tests,
         sizes::tests,
         order::tests,
@@ -60,6 +62,7 @@ fn all_tests() -> Vec<Test> {
         errors::tests,
         protection::tests,
         scale::tests,
+        random::tests,
         gone::tests,
     ];
     FILES.iter().flat_map(|tests| tests()).collect()
@@ -83,40 +86,83 @@ struct Args {
     programs: Option<PathBuf>,
 }
 
+/// Tests that run on a link that loses, repeats, reorders and spoils packets as well: those of data and order. The others
+/// expect that nothing happens for a while, or take a lost packet's timeout too often.
+const ON_A_BAD_LINK: &[&str] = &[
+    "send",
+    "send_with_imm",
+    "write",
+    "write_with_imm",
+    "read",
+    "cmp_swap",
+    "fetch_add",
+    "mixed_operations_in_one_burst",
+    "fence_waits_for_reads",
+    "sizes_of_send",
+    "sizes_of_write",
+    "sizes_of_read",
+    "a_write_is_seen_before_the_send_behind_it",
+    "a_read_sees_the_write_before_it",
+    "receives_are_taken_in_order",
+    "one_counter_from_two_queue_pairs",
+    "sixteen_reads_at_a_time",
+    "a_burst_with_few_receives",
+    "packet_numbers_that_wrap",
+    "random_operations_equal_a_model",
+    "two_hundred_queue_pairs_at_once",
+];
+
+/// What received packets suffer there: of all, one in twenty is lost, and so on.
+const FAULTS: &str = "drop=0.05,duplicate=0.05,reorder=0.05,corrupt=0.01,seed=7";
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let tests = all_tests();
     if args.list {
         return if matrix::print(&tests) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let programs = args.programs.unwrap_or_else(guest_sim::suite::programs);
-    let world = match World::start(&programs, guest_sim::suite::layout()) {
-        Ok(world) => world,
+    let mut runner = Runner::new(args.only.clone());
+    match run(&args, &tests, &mut runner) {
+        Ok(()) => runner.finish(),
         Err(e) => {
             eprintln!("rc-suite: the hosts do not start: {e}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let mut runner = Runner::new(args.only);
-    for placement in Placement::ALL {
-        if args.placement.as_ref().is_some_and(|p| *p != placement.to_string()) {
-            continue;
-        }
-        for test in tests.iter().filter(|t| t.placements.contains(&placement)) {
-            let body = || {
-                let pair = Pair::open(&world, placement);
-                (test.run)(&pair);
-                for cell in test.covers {
-                    assert!(cell.was_seen(&pair), "it is said to cover {cell:?}, but that did not happen");
-                }
-                pair.close().expect("DESTROY_CONTEXT");
-            };
-            let name = format!("{placement}: {}", test.name);
-            if !runner.case(&name, || world.cluster.tails().read(15), body) {
-                // What a failed test left behind shall not spoil the next.
-                world.stop_guests();
-            }
+            ExitCode::FAILURE
         }
     }
-    runner.finish()
+}
+
+fn run(args: &Args, tests: &[Test], runner: &mut Runner) -> std::io::Result<()> {
+    let programs = args.programs.clone().unwrap_or_else(guest_sim::suite::programs);
+    let wanted = |placement: Placement| args.placement.as_ref().is_none_or(|p| *p == placement.to_string());
+    let world = World::start(&programs, guest_sim::suite::layout())?;
+    for placement in Placement::ALL.into_iter().filter(|p| wanted(*p)) {
+        for test in tests.iter().filter(|t| t.placements.contains(&placement)) {
+            run_one(runner, &world, placement, &placement.to_string(), test);
+        }
+    }
+    drop(world);
+    if wanted(Placement::Remote) {
+        let faults = vec!["--inject-faults".to_owned(), FAULTS.to_owned()];
+        let world = World::start(&programs, Layout { masqd_args: faults, ..guest_sim::suite::layout() })?;
+        for name in ON_A_BAD_LINK {
+            let test = tests.iter().find(|t| t.name == *name).expect("the list names tests that there are");
+            run_one(runner, &world, Placement::Remote, "bad link", test);
+        }
+    }
+    Ok(())
+}
+
+fn run_one(runner: &mut Runner, world: &World, placement: Placement, scope: &str, test: &Test) {
+    let body = || {
+        let pair = Pair::open(world, placement);
+        (test.run)(&pair);
+        for cell in test.covers {
+            assert!(cell.was_seen(&pair), "it is said to cover {cell:?}, but that did not happen");
+        }
+        pair.close().expect("DESTROY_CONTEXT");
+    };
+    if !runner.case(&format!("{scope}: {}", test.name), || world.cluster.tails().read(15), body) {
+        // What a failed test left behind shall not spoil the next.
+        world.stop_guests();
+    }
 }

@@ -118,6 +118,14 @@ mod tests {
     }
 
     #[test]
+    fn the_bad_links_tests_exist() {
+        let tests = crate::all_tests();
+        for name in crate::ON_A_BAD_LINK {
+            assert!(tests.iter().any(|t| t.name == *name), "{name}");
+        }
+    }
+
+    #[test]
     fn names_are_unique() {
         let mut names: Vec<_> = crate::all_tests().iter().map(|t| t.name).collect();
         let count = names.len();

@@ -21,7 +21,8 @@ impl<'c> Tcp<'c> {
 
     /// Speed of one TCP connection during about `run`.
     pub fn bytes_per_sec(&self, run: Duration) -> io::Result<f64> {
-        let seconds = run.as_secs_f64().max(0.1).to_string();
+        // iperf3 knows whole seconds only, and 0 means without end.
+        let seconds = run.as_secs_f64().ceil().max(1.0).to_string();
         let server = Cluster::underlay(2).to_string();
         for attempt in 0.. {
             let mut command = self.cluster.command(1, Path::new("iperf3"));
