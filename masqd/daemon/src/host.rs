@@ -18,8 +18,6 @@ use crate::router::Router;
 pub struct Host {
     /// Its name in the desired state.
     pub name: String,
-    /// Names the lifetime of the RNIC's objects.
-    pub epoch: u64,
     /// Carries out what is allowed.
     pub rnic: Arc<dyn RnicDriver>,
     /// What is known of desired and realised state.
@@ -40,7 +38,6 @@ impl Host {
     /// A host whose underlay has not been found yet.
     pub fn new(
         name: String,
-        epoch: u64,
         rnic: Arc<dyn RnicDriver>,
         router: Arc<Router>,
         refresher: Refresher,
@@ -48,7 +45,6 @@ impl Host {
     ) -> Self {
         Host {
             name,
-            epoch,
             rnic,
             directory: SharedDirectory::default(),
             router,

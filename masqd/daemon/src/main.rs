@@ -7,11 +7,11 @@ use std::sync::Arc;
 use clap::Parser;
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
-use masq_rnic::{Rnic, RnicConfig};
+use masq_rnic::{FaultInjection, Rnic, RnicConfig};
 use masqd::cli::Args;
 use masqd::{Config, Masqd, StartError};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -31,7 +31,11 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<(), StartError> {
     let apply = args.apply.as_deref().map(read_desired_state).transpose()?;
     let config = Config { host: args.host, store: args.store, run_dir: args.run_dir, apply };
-    let masqd = Masqd::start(config, start_rnic)?;
+    let faults = args.inject_faults;
+    if let Some(faults) = &faults {
+        warn!("received packets suffer on purpose: {faults:?}");
+    }
+    let masqd = Masqd::start(config, |sink| start_rnic(sink, faults))?;
     let caught = masqd.runtime().block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -45,13 +49,16 @@ fn run(args: Args) -> Result<(), StartError> {
     Ok(())
 }
 
-fn start_rnic(sink: Arc<dyn EventSink>, epoch: u64) -> Result<Arc<dyn RnicDriver>, DriverError> {
+fn start_rnic(
+    sink: Arc<dyn EventSink>,
+    faults: Option<FaultInjection>,
+) -> Result<Arc<dyn RnicDriver>, DriverError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|e| DriverError::Os {
         what: "no random numbers for keys".into(),
         source: std::io::Error::other(e),
     })?;
-    Ok(Arc::new(Rnic::start(RnicConfig { seed, epoch, ..RnicConfig::default() }, sink)?))
+    Ok(Arc::new(Rnic::start(RnicConfig { seed, faults, ..RnicConfig::default() }, sink)?))
 }
 
 fn read_desired_state(path: &Path) -> Result<DesiredState, StartError> {

@@ -66,9 +66,6 @@ pub enum StartError {
     /// The desired state to write.
     #[error("--apply: {0}")]
     Apply(#[from] ApplyError),
-    /// Randomness.
-    #[error("no random numbers: {0}")]
-    Random(#[from] getrandom::Error),
     /// The RNIC.
     #[error("cannot start the RNIC: {0}")]
     Rnic(#[from] DriverError),
@@ -104,11 +101,10 @@ pub struct Masqd {
 }
 
 impl Masqd {
-    /// Starts masqd. `rnic` makes the RNIC, which reports to the sink that it is given and whose objects live
-    /// in the epoch that it is given.
+    /// Starts masqd. `rnic` makes the RNIC, which reports to the sink that it is given.
     pub fn start(
         config: Config,
-        rnic: impl FnOnce(Arc<dyn EventSink>, u64) -> Result<Arc<dyn RnicDriver>, DriverError>,
+        rnic: impl FnOnce(Arc<dyn EventSink>) -> Result<Arc<dyn RnicDriver>, DriverError>,
     ) -> Result<Self, StartError> {
         let lock = take_run_dir(&config.run_dir)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -118,11 +114,10 @@ impl Masqd {
             .build()
             .map_err(StartError::Threads)?;
         let router = Arc::new(Router::default());
-        let epoch = getrandom::u64()?.max(1);
-        let rnic = rnic(router.clone(), epoch)?;
+        let rnic = rnic(router.clone())?;
         let (refresher, misses) = Refresher::new();
         let watchdog = Watchdog::new(runtime.handle().clone());
-        let host = Arc::new(Host::new(config.host.clone(), epoch, rnic, router, refresher, watchdog));
+        let host = Arc::new(Host::new(config.host.clone(), rnic, router, refresher, watchdog));
         let health = Arc::new(Health::default());
         let devices = Arc::new(Devices::default());
         let api_socket = config.run_dir.join("masqd.sock");

@@ -55,9 +55,11 @@ fn an_end_of_the_connection_reaps_and_the_next_one_starts_afresh() {
     let guest = Device::connect(&host.socket("blue-1"), RAM).unwrap();
     init(&guest).unwrap();
     create_context(&guest);
+    let first = guest.config.epoch;
     drop(guest);
     eventually("the end of the guest", || host.rnic.books.lock().unwrap().vnics.is_empty());
     let guest = Device::connect(&host.socket("blue-1"), RAM).unwrap();
+    assert_ne!(guest.config.epoch, first, "a guest that lived on learns that its objects are gone");
     assert_eq!(
         guest.control().run(OP_CREATE_PD, &CreatePd { pd: 2, ctx: 1 }).unwrap_err().errno(),
         libc::EINVAL
@@ -149,7 +151,7 @@ fn create_qp(guest: &Device) -> u32 {
         std::mem::forget((ring, tables));
         table
     };
-    let cq = CreateCq { cq: 1, ctx: 1, entries: 16, vector: 0, ring: ring(1 + 16 * 64 / 4096) };
+    let cq = CreateCq { cq: 1, ctx: 1, entries: 16, vector: 0, ring: ring(1) };
     let _: CreateCqReply = control.call(OP_CREATE_CQ, &cq).unwrap();
     let qp = CreateQp {
         qp: 7,
@@ -289,4 +291,40 @@ fn devices_follow_the_desired_state() {
     assert!(host.socket("blue-1").exists());
     common::put(&host.api(), "/v1/desired", "application/toml", DESIRED);
     eventually("its return", || host.socket("red-1").exists());
+}
+
+#[test]
+fn a_device_that_the_rnic_gives_up_tells_its_guest_and_comes_back_in_another_epoch() {
+    let host = Host::start();
+    let mut guest = Device::connect(&host.socket("blue-1"), RAM).unwrap();
+    let other = Device::connect(&host.socket("red-1"), RAM).unwrap();
+    init(&guest).unwrap();
+    let sink = host.rnic.sink.lock().unwrap().clone().unwrap();
+    sink.event(Event::VnicFatal { vnic: VnicId(1), reason: "a test".into() });
+    let event = guest.next_async_event(Duration::from_secs(5)).unwrap();
+    assert_eq!((event.kind, event.epoch), (vrdma_abi::event::EVENT_DEVICE_FATAL, guest.config.epoch));
+    eventually("the end of the device", || !host.rnic.books.lock().unwrap().vnics.contains_key(&VnicId(1)));
+    let again = Device::connect_with(&host.socket("blue-1"), guest.ram.clone()).unwrap();
+    assert_ne!(again.config.epoch, guest.config.epoch);
+    init(&again).unwrap();
+    init(&other).unwrap();
+}
+
+#[test]
+fn the_guest_is_told_when_its_link_changes() {
+    use std::io::Read;
+    let host = Host::start();
+    let mut front = negotiate(&host.socket("blue-1"));
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    front.set_backend_request_fd(&theirs).unwrap();
+    // The address leaves the host, as far as it can see.
+    let elsewhere = DESIRED.replace("127.0.0.1", "192.0.2.77");
+    common::put(&host.api(), "/v1/desired", "application/toml", &elsewhere);
+    ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut message = [0; 12];
+    ours.read_exact(&mut message).unwrap();
+    assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "VHOST_USER_BACKEND_CONFIG_CHANGE_MSG");
+    let (_, space) = front.get_config(0, 256, VhostUserConfigFlags::empty(), &[0; 256]).unwrap();
+    let config = <Config as zerocopy::FromBytes>::read_from_prefix(&space).unwrap().0;
+    assert_eq!(config.link_state, vrdma_abi::config::LINK_DOWN);
 }

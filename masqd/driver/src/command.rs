@@ -45,6 +45,8 @@ pub enum Command {
         vnic: VnicId,
         /// Its network: packets and local copies never cross from one network to another.
         vni: Vni,
+        /// Names the lifetime of its objects in the completion events that it gets; the same as in its config space.
+        epoch: u64,
         /// Local underlay addresses, one for each path, at least one. The RNIC listens on UDP port 4791 of each.
         addresses: Vec<IpAddr>,
     },

@@ -8,9 +8,6 @@ use crate::udp::FaultInjection;
 pub struct RnicConfig {
     /// Randomness for the keys of memory regions: must be unpredictable, and differ in every life of an RNIC.
     pub seed: [u8; 32],
-    /// Names this RNIC's life in the completion events that it sends to guests; the same that they read
-    /// in the device's config space.
-    pub epoch: u64,
     /// Longest time that the engine keeps looking for work before it sleeps. It looks for less where that has not paid.
     pub max_spin: Duration,
     /// What received packets suffer on purpose, in tests.
@@ -20,11 +17,10 @@ pub struct RnicConfig {
 }
 
 impl Default for RnicConfig {
-    /// A seed of zeroes, epoch 1, no faults. Only tests may leave the seed as it is.
+    /// A seed of zeroes, no faults. Only tests may leave the seed as it is.
     fn default() -> Self {
         Self {
             seed: [0; 32],
-            epoch: 1,
             max_spin: Duration::from_micros(60),
             faults: None,
             transport: RcConfig::default(),

@@ -28,6 +28,8 @@ pub struct Vnic {
     pub id: VnicId,
     /// Its network.
     pub vni: Vni,
+    /// Names the lifetime of its objects in completion events.
+    pub epoch: u64,
     /// Its underlay addresses.
     pub addresses: Vec<(IpAddr, LocalId)>,
     /// Its memory.
@@ -87,10 +89,11 @@ struct Slot {
 
 impl Vnic {
     /// A device with nothing in it.
-    pub fn new(id: VnicId, vni: Vni, addresses: Vec<(IpAddr, LocalId)>) -> Self {
+    pub fn new(id: VnicId, vni: Vni, epoch: u64, addresses: Vec<(IpAddr, LocalId)>) -> Self {
         Self {
             id,
             vni,
+            epoch,
             addresses,
             memory: GuestMemory::default(),
             status_page: None,
@@ -238,7 +241,7 @@ mod tests {
 
     /// A guest with a context whose 200 queue pairs are in slot 0.
     fn context() -> (Vnic, Vec<QpKey>) {
-        let mut vnic = Vnic::new(VnicId(1), Vni::new(1).unwrap(), Vec::new());
+        let mut vnic = Vnic::new(VnicId(1), Vni::new(1).unwrap(), 1, Vec::new());
         vnic.memory = guest_memory(&[(0, 0x10_000)]);
         let mut context = Context::new(CTX, &pages(), &vnic.memory).unwrap();
         let keys: Vec<QpKey> = (0..200).map(QpKey::for_test).collect();

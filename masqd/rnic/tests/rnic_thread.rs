@@ -132,8 +132,7 @@ struct One {
 /// A guest with a queue pair that talks to itself, on a running RNIC.
 fn one() -> One {
     let events = Arc::new(Events::default());
-    let config = RnicConfig { epoch: 0x77, ..RnicConfig::default() };
-    let rnic = Rnic::start(config, events.clone()).unwrap();
+    let rnic = Rnic::start(RnicConfig::default(), events.clone()).unwrap();
     let mut net = Net::running(rnic, events);
     let mut guest = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), 4 << 20);
     let kicks = kick_slots(&mut net, &guest);
@@ -206,7 +205,7 @@ fn completion_events() {
             t.cq.ring.arm(Arm::Next);
             t.write(i);
             assert!(ring.interrupted(within), "event {i}");
-            assert_eq!(ring.next(&t.guest), Some(CompEvent { cq: t.cq.handle.0, reserved: 0, epoch: 0x77 }));
+            assert_eq!(ring.next(&t.guest), Some(CompEvent { cq: t.cq.handle.0, reserved: 0, epoch: EPOCH }));
             assert_eq!(t.poll().wr_id, i);
         }
         // Not armed: no event.

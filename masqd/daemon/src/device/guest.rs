@@ -86,12 +86,13 @@ impl Guest {
         inbox: Inbox,
         poller: Arc<Poller>,
     ) -> Result<Self, AttachError> {
-        let epoch = host.epoch;
+        let epoch = getrandom::u64()?.max(1);
         let seed = getrandom::u32()?;
         let link = host.link();
         let vnic = host.next_vnic();
         let name: Arc<str> = identity.vnic.as_str().into();
-        let attach = Command::AttachVnic { vnic, vni: identity.vni, addresses: identity.addresses.clone() };
+        let attach =
+            Command::AttachVnic { vnic, vni: identity.vni, epoch, addresses: identity.addresses.clone() };
         let active_mtu = link.active_mtu;
         let session =
             Session::new(SessionConfig { id: vnic, identity, limits: host.limits, epoch, active_mtu, seed });

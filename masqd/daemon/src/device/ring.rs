@@ -190,8 +190,11 @@ mod tests {
         Mapped::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap()
     }
 
+    /// Address, length, flags, next.
+    type Parts = (u64, u32, u16, u16);
+
     /// A ring of 16 with one chain of `descriptors` made available.
-    fn ring(mem: &Mapped, descriptors: &[(u64, u32, u16, u16)]) -> Ring {
+    fn ring(mem: &Mapped, descriptors: &[Parts]) -> Ring {
         let mock = MockSplitQueue::new(mem, 16);
         for (i, &(addr, len, flags, next)) in descriptors.iter().enumerate() {
             let d = RawDescriptor::from(Descriptor::new(addr, len, flags, next));
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn hostile_chains_are_given_back_unanswered() {
-        let cases: [(&str, &[(u64, u32, u16, u16)]); 5] = [
+        let cases: [(&str, &[Parts]); 5] = [
             ("longer than any", &[(0x8000, 65, 0, 0)]),
             ("longer than any", &[(0x8000, u32::MAX, 0, 0)]),
             ("outside", &[(0xffff_0000, 8, 0, 0)]),

@@ -143,7 +143,7 @@ impl Host {
             run_dir: self.dir.path().join("run"),
             apply,
         };
-        let start = |sink, _epoch| {
+        let start = |sink| {
             *rnic.sink.lock().unwrap() = Some(sink);
             Ok(Arc::new(rnic.clone()) as Arc<dyn RnicDriver>)
         };

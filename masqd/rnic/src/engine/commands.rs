@@ -26,7 +26,9 @@ impl Engine {
         self.world.now = now;
         let done = |()| Reply::Done;
         let reply = match command {
-            Command::AttachVnic { vnic, vni, addresses } => self.attach_vnic(vnic, vni, &addresses).map(done),
+            Command::AttachVnic { vnic, vni, epoch, addresses } => {
+                self.attach_vnic(vnic, vni, epoch, &addresses).map(done)
+            }
             Command::DetachVnic { vnic } => self.detach_vnic(vnic).map(done),
             Command::SetMemory { vnic, regions } => self.set_memory(vnic, regions).map(done),
             Command::SetStatusPage { vnic, page } => self.set_status_page(vnic, page).map(done),
@@ -64,11 +66,17 @@ impl Engine {
             Command::List => Ok(Reply::Objects(self.list())),
             Command::Counters => Ok(Reply::Counters(self.counters())),
         };
-        self.world.settle_cqs(self.config.epoch);
+        self.world.settle_cqs();
         reply
     }
 
-    fn attach_vnic(&mut self, id: VnicId, vni: Vni, addresses: &[IpAddr]) -> Result<(), DriverError> {
+    fn attach_vnic(
+        &mut self,
+        id: VnicId,
+        vni: Vni,
+        epoch: u64,
+        addresses: &[IpAddr],
+    ) -> Result<(), DriverError> {
         if self.world.vnic_ids.contains_key(&id) {
             return Err(DriverError::Exists(format!("vNIC {}", id.0)));
         }
@@ -85,7 +93,7 @@ impl Engine {
                 }
             }
         }
-        let key = self.world.vnics.insert(Vnic::new(id, vni, attached));
+        let key = self.world.vnics.insert(Vnic::new(id, vni, epoch, attached));
         self.world.vnic_ids.insert(id, key);
         Ok(())
     }
@@ -174,10 +182,9 @@ impl Engine {
             self.detach_queue(id, index)?;
             return Err(error);
         }
-        let epoch = self.config.epoch;
         if let Some(vnic) = self.world.vnics.get_mut(key) {
             // Events may have been waiting for the queue.
-            vnic.cqs.deliver(&vnic.memory, &mut vnic.comp_queues, epoch);
+            vnic.cqs.deliver(&vnic.memory, &mut vnic.comp_queues, vnic.epoch);
         }
         Ok(())
     }

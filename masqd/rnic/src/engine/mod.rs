@@ -140,7 +140,7 @@ impl Engine {
         worked |= self.expire();
         worked |= self.scan();
         worked |= self.run_ready();
-        self.world.settle_cqs(self.config.epoch);
+        self.world.settle_cqs();
         self.flush();
         worked
     }
@@ -198,9 +198,8 @@ impl Engine {
                 Token::Wake => {}
                 Token::Receive(id) => self.receive(id),
                 Token::Kick(vnic, _) => {
-                    let epoch = self.config.epoch;
                     if let Some(v) = self.world.vnics.get_mut(vnic) {
-                        v.cqs.deliver(&v.memory, &mut v.comp_queues, epoch);
+                        v.cqs.deliver(&v.memory, &mut v.comp_queues, v.epoch);
                     }
                 }
             }

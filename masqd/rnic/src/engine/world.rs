@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Fails the queue pairs of completion queues that have overrun, reports both, and sends completion events.
-    pub fn settle_cqs(&mut self, epoch: u64) {
+    pub fn settle_cqs(&mut self) {
         // By slab position: failing queue pairs adds no vNIC.
         let end = self.vnics.iter().next_back().map_or(0, |(key, _)| key + 1);
         for vnic_key in 0..end {
@@ -167,7 +167,7 @@ impl World {
                 }
             }
             if let Some(vnic) = self.vnics.get_mut(vnic_key) {
-                vnic.cqs.announce(&vnic.memory, &mut vnic.comp_queues, epoch);
+                vnic.cqs.announce(&vnic.memory, &mut vnic.comp_queues, vnic.epoch);
             }
         }
     }

@@ -148,6 +148,9 @@ pub struct TestQp {
     pub index: u16,
 }
 
+/// The epoch of every guest.
+pub const EPOCH: u64 = 0x77;
+
 impl Guest {
     pub fn attach(net: &mut Net, engine: usize, id: u32, vni: u32, address: &str, bytes: u64) -> Self {
         let address: IpAddr = address.parse().unwrap();
@@ -158,7 +161,8 @@ impl Guest {
         let file = std::fs::File::from(fd.try_clone().unwrap());
         let memory = MmapRegion::from_file(FileOffset::new(file, 0), bytes as usize).unwrap();
         let vni = Vni::new(vni).unwrap();
-        net.execute(engine, Command::AttachVnic { vnic: id, vni, addresses: vec![address] }).unwrap();
+        net.execute(engine, Command::AttachVnic { vnic: id, vni, epoch: EPOCH, addresses: vec![address] })
+            .unwrap();
         let mut guest =
             Guest { engine, id, address, fd, memory, next: BASE, next_handle: 1, status: 0, doorbells: 0 };
         guest.set_memory(net);
