@@ -127,6 +127,23 @@ def pair_of_processes(place, port):
         process.kill()
 
 
+def built_contract(vm):
+    """Builds contract.c in a VM and returns the command that runs it."""
+    subprocess.run([labclient.LAB, "cp", str(pathlib.Path(__file__).with_name("contract.c")), f"{vm}:/tmp/contract.c"],
+                   check=True, capture_output=True)
+    vm.run("gcc -O1 -Wall -Werror -o /tmp/contract /tmp/contract.c -libverbs -lpthread")
+    return f"/tmp/contract {vm.device} {vm.gid_index}"
+
+
+@test
+def verbs_keep_their_promises_to_a_program(lab):
+    vm = some_vm(lab)
+    vm.run(built_contract(vm), timeout=120)
+    # It has closed everything itself.
+    left = vm.run("rdma resource show qp | grep -c contract || true").strip()
+    assert left == "0", f"{left} queue pairs are left"
+
+
 # ---- tenants ----
 
 @test
@@ -226,6 +243,16 @@ def masqd_restart_is_survived(lab):
     place = next(p for p in lab.pairs() if p[0] == "one host")
     client_server(place, "ibv_rc_pingpong", "-c -n 50 -s 4096")
     client_server(next(p for p in lab.pairs() if p[0] == "two hosts"), "ibv_rc_pingpong", "-c -n 50 -s 4096")
+
+
+@test
+def program_learns_that_the_device_is_gone_and_uses_it_again(lab):
+    vm = some_vm(lab)
+    process = vm.popen(built_contract(vm) + " gone")
+    time.sleep(3)
+    subprocess.run([labclient.LAB, "restart-masqd", vm.host], check=True, capture_output=True)
+    output, status = finish(process, 90)
+    assert status == 0 and "ready" in output, f"status {status}: {output}"
 
 
 @test
