@@ -85,6 +85,11 @@ class Smoke(unittest.TestCase):
                 time.sleep(2)
                 self.assertEqual(lab("exec", "blue-2", "--", "pgrep", "-fx", "sleep 4711").stdout, "")
 
+    def test_exec_under_timeout_says_nothing(self):
+        done = subprocess.run(["timeout", "3", str(LAB), "exec", "blue-2", "--", "sleep", "50"], env=ENV,
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (124, ""))
+
     def test_cp_goes_both_ways(self):
         with tempfile.TemporaryDirectory() as folder:
             there, back = pathlib.Path(folder) / "a b", pathlib.Path(folder) / "back"

@@ -20,6 +20,7 @@ from .ui import LabError
 
 HOME = STATE / "ssh"
 CONFIG = HOME / "config"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def write_config(lab):
@@ -85,7 +86,9 @@ def execute(lab, name, command, tty=False):
     watcher, leash = _watcher(_argv(lab, entry, []) + [kill])
 
     def give_up(number, _frame):
-        # The leash falls with us; what was started in the VM is gone when we are.
+        # `timeout` signals twice, for instance. What was started in the VM is gone when we are.
+        for one in ENDING:
+            signal.signal(one, signal.SIG_IGN)
         with contextlib.suppress(ProcessLookupError):
             os.kill(ssh.pid, signal.SIGTERM)
         os.close(leash)
@@ -93,7 +96,7 @@ def execute(lab, name, command, tty=False):
         os._exit(128 + number)
 
     ssh = subprocess.Popen(_argv(lab, entry, []) + [remote], preexec_fn=_die_with_parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, give_up)
     status = ssh.wait()
     os.write(leash, b"ended")
