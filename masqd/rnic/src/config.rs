@@ -23,7 +23,9 @@ impl Default for RnicConfig {
             seed: [0; 32],
             max_spin: Duration::from_micros(60),
             faults: None,
-            transport: RcConfig::default(),
+            // 4 MiB at the largest MTU: enough to go on while the peer's engine waits for its turn on a busy host.
+            // A receiving socket holds the windows of about sixteen connections.
+            transport: RcConfig { window_packets: 1024, ..RcConfig::default() },
         }
     }
 }
