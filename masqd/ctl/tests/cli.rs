@@ -10,7 +10,6 @@ use masq_driver::{DriverError, Reply, RnicDriver};
 use masqd::cli::StoreAddress;
 use masqd::{Config, Masqd};
 
-
 const DESIRED: &str = r#"
 [[host]]
 name = "h1"
