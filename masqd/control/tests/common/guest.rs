@@ -1,5 +1,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use masq_control::store::{Entry, Snapshot};
 use masq_control::{
@@ -98,9 +99,14 @@ pub fn entries(objects: &[Object], revision: u64) -> Snapshot {
 }
 
 pub fn directory(world: &str) -> Directory {
-    let (directory, bad) = Directory::from_snapshot(&snapshot(world));
-    assert!(bad.is_empty(), "{bad:?}");
-    directory
+    let read = || {
+        let (directory, bad) = Directory::from_snapshot(&snapshot(world));
+        assert!(bad.is_empty(), "{bad:?}");
+        directory
+    };
+    // Every guest begins with this one: it is read once.
+    static USUAL: OnceLock<Directory> = OnceLock::new();
+    if world == WORLD { USUAL.get_or_init(read).clone() } else { read() }
 }
 
 pub fn limits() -> Limits {
