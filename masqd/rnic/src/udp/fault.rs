@@ -168,7 +168,8 @@ mod tests {
     fn faults_as_text() {
         let faults = FaultInjection { drop: 0.05, reorder: 1.0, seed: 7, ..FaultInjection::default() };
         assert_eq!("drop=0.05,reorder=1,seed=7".parse(), Ok(faults));
-        for bad in ["", "drop", "drop=2", "drop=-1", "drop=NaN", "drop=x", "seed=-1", "loss=0.1", "drop=0.1,"] {
+        for bad in ["", "drop", "drop=2", "drop=-1", "drop=NaN", "drop=x", "seed=-1", "loss=0.1", "drop=0.1,"]
+        {
             assert!(bad.parse::<FaultInjection>().is_err(), "{bad}");
         }
     }
