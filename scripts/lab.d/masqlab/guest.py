@@ -159,7 +159,7 @@ class Module:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(source, target)
                 there = "/" + str((inside / KMOD.relative_to(REPO)).relative_to(root))
-                run(["nice", "chroot", str(root), "make", "-C", f"/lib/modules/{version}/build", f"M={there}", "modules"],
+                run(["chroot", str(root), "make", "-C", f"/lib/modules/{version}/build", f"M={there}", "modules"],
                     "building vrdma.ko", log=str(log))
                 self._publish(inside / KMOD.relative_to(REPO) / "vrdma.ko", inside)
         finally:
