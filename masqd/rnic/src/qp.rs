@@ -84,6 +84,8 @@ pub struct QpIo {
     pub held_recv: Held<RecvWork>,
     /// A ring cannot be read any more.
     pub broken: bool,
+    /// A completion found its queue overrun.
+    pub lost_completion: bool,
     /// Completions written so far, as a sign of progress.
     pub completions: u64,
     /// The send queue was reported as drained while a send towards a local peer was not done.
@@ -172,15 +174,21 @@ impl Path {
 }
 
 /// All queue pairs of the engine.
-#[derive(Debug, Default)]
-pub struct QpTable {
-    slots: Slab<(u64, Qp)>,
+#[derive(Debug)]
+pub struct QpTable<T = Qp> {
+    slots: Slab<(u64, T)>,
     next_generation: u64,
 }
 
-impl QpTable {
+impl<T> Default for QpTable<T> {
+    fn default() -> Self {
+        Self { slots: Slab::new(), next_generation: 0 }
+    }
+}
+
+impl<T> QpTable<T> {
     /// Adds a queue pair, which learns its own key.
-    pub fn insert(&mut self, make: impl FnOnce(QpKey) -> Qp) -> QpKey {
+    pub fn insert(&mut self, make: impl FnOnce(QpKey) -> T) -> QpKey {
         let generation = self.next_generation;
         self.next_generation += 1;
         let entry = self.slots.vacant_entry();
@@ -190,25 +198,48 @@ impl QpTable {
     }
 
     /// A queue pair, if it still lives.
-    pub fn get(&self, key: QpKey) -> Option<&Qp> {
+    pub fn get(&self, key: QpKey) -> Option<&T> {
         self.slots.get(key.slot as usize).filter(|(g, _)| *g == key.generation).map(|(_, qp)| qp)
     }
 
     /// A queue pair, if it still lives.
-    pub fn get_mut(&mut self, key: QpKey) -> Option<&mut Qp> {
+    pub fn get_mut(&mut self, key: QpKey) -> Option<&mut T> {
         self.slots.get_mut(key.slot as usize).filter(|(g, _)| *g == key.generation).map(|(_, qp)| qp)
     }
 
     /// Removes a queue pair.
-    pub fn remove(&mut self, key: QpKey) -> Option<Qp> {
+    pub fn remove(&mut self, key: QpKey) -> Option<T> {
         self.get(key)?;
         self.slots.try_remove(key.slot as usize).map(|(_, qp)| qp)
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (QpKey, &Qp)> {
+    pub fn iter(&self) -> impl Iterator<Item = (QpKey, &T)> {
         self.slots
             .iter()
             .map(|(slot, (generation, qp))| (QpKey { slot: slot as u32, generation: *generation }, qp))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_outlives_nothing() {
+        let mut table = QpTable::default();
+        let first = table.insert(|_| 'a');
+        assert_eq!(table.remove(first), Some('a'));
+        let second = table.insert(|_| 'b');
+        assert_eq!(first.slot, second.slot, "the place is used again");
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.get(second), Some(&'b'));
     }
 }

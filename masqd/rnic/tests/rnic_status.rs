@@ -503,3 +503,45 @@ fn guest_memory_that_goes_is_an_error_and_nothing_else() {
     assert_eq!(t.b.state(&mut t.net, &t.b_qp), QpState::Err);
     t.b.set_memory(&mut t.net);
 }
+
+/// A message that is being copied, on either side, when its queue pair is moved to ERR.
+#[test]
+fn what_was_begun_is_flushed_first() {
+    let err = QpChange { to: Some(QpState::Err), ..QpChange::default() };
+    let mut t = two(Options::default());
+    let data = sge(&t.a_mr, 0, MR as u32);
+    t.b.post_recv(&mut t.b_qp, 10, &[sge(&t.b_mr, 0, MR as u32)]);
+    t.b.post_recv(&mut t.b_qp, 11, &[]);
+    t.a.post(&mut t.a_qp, &request(SEND_OP_SEND, 1), &[data]);
+    t.a.post(&mut t.a_qp, &request(SEND_OP_SEND, 2), &[]);
+    t.net.engines[0].turn(masq_rnic::transport::Time::from_nanos(t.net.now));
+    t.a.modify(&mut t.net, &t.a_qp, err.clone()).unwrap();
+    t.b.modify(&mut t.net, &t.b_qp, err).unwrap();
+    for (cq, ids) in [(&mut t.a_cq, [1, 2]), (&mut t.b_cq, [10, 11])] {
+        for wr_id in ids {
+            let c = wait(&mut t.net, cq);
+            assert_eq!((c.wr_id, c.status), (wr_id, WC_WR_FLUSH_ERR));
+        }
+    }
+}
+
+/// A peer that was reset and connected anew has forgotten the first half of a message: it begins again.
+#[test]
+fn a_message_begins_again_with_a_new_connection() {
+    let options = Options::default();
+    let mut t = two(options);
+    t.a.write(t.a_mr.gpa, &pattern(MR as usize, 5));
+    t.b.post_recv(&mut t.b_qp, 10, &[sge(&t.b_mr, 0, MR as u32)]);
+    let data = sge(&t.a_mr, 0, MR as u32);
+    t.a.post(&mut t.a_qp, &request(SEND_OP_SEND, 1), &[data]);
+    t.net.engines[0].turn(masq_rnic::transport::Time::from_nanos(t.net.now));
+    let reset = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
+    t.b.modify(&mut t.net, &t.b_qp, reset).unwrap();
+    t.b_qp.rq.reset();
+    t.b.write(t.b_mr.gpa, &vec![0; MR as usize]);
+    t.b.to_rtr(&mut t.net, &t.b_qp, &t.a_qp, &options);
+    t.b.post_recv(&mut t.b_qp, 20, &[sge(&t.b_mr, 0, MR as u32)]);
+    let c = wait(&mut t.net, &mut t.b_cq);
+    assert_eq!((c.wr_id, c.status, c.byte_len), (20, WC_SUCCESS, MR as u32));
+    assert!(t.b.read(t.b_mr.gpa, MR as usize) == pattern(MR as usize, 5));
+}

@@ -236,6 +236,7 @@ fn events_wait_for_buffers_and_for_their_queue() {
     ring.post(&t.guest);
     assert!(ring.interrupted(Duration::from_secs(20)));
     assert!(ring.next(&t.guest).is_some());
+    t.wait_for_sleep();
     assert_eq!(ring.next(&t.guest), None);
 }
 
