@@ -68,16 +68,17 @@ impl EventQueue {
     pub fn push(&mut self, memory: &GuestMemory, event: &CompEvent) -> Push {
         // A hostile guest can post no more useless buffers than the ring holds.
         for _ in 0..self.queue.size() {
-            let Some(chain) = self.queue.pop_descriptor_chain(memory.mmap()) else {
+            let Some(mut chain) = self.queue.pop_descriptor_chain(memory.mmap()) else {
                 match self.queue.enable_notification(memory.mmap()) {
                     Ok(true) => continue,
                     _ => return Push::NoBuffer,
                 }
             };
             let head = chain.head_index();
+            // The first descriptor only: a chain can name as many as the ring has, and there are as many chains.
             let buffer = chain
-                .writable()
-                .find(|d| d.len() as usize >= CompEvent::SIZE)
+                .next()
+                .filter(|d| d.is_write_only() && d.len() as usize >= CompEvent::SIZE)
                 .and_then(|d| memory.span(Gpa(d.addr().0), CompEvent::SIZE));
             let written = buffer.map_or(0, |b| b.write(event.as_bytes()) as u32);
             if self.queue.add_used(memory.mmap(), head, written).is_err() {
