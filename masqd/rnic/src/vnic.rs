@@ -121,7 +121,8 @@ impl Vnic {
     }
 
     /// Calls `posted` for each queue pair whose doorbell the guest has marked since the last scan. Looks at a bounded
-    /// number of groups, and returns whether it stopped for that; the next scan goes on with the context at which this one did.
+    /// number of groups, and returns whether it stopped for that; the next scan goes on with the context at which this one did, or
+    /// with the one behind it when there was time for no other.
     ///
     /// Memory order (the guest's half stands in `vrdma_abi::doorbell`): a summary byte is cleared before its dirty
     /// bytes are looked at, and those before the producer index is read, by exchanges. The guest writes in the opposite
@@ -135,7 +136,8 @@ impl Vnic {
                 slot.scan(&self.memory, &mut budget, &mut posted);
             }
             if budget == 0 {
-                self.next_context = (first + passed) % self.contexts.len();
+                // One context alone may take all of it: then the next is another's.
+                self.next_context = (first + passed.max(1)) % self.contexts.len();
                 return true;
             }
         }
@@ -313,6 +315,28 @@ mod tests {
             assert!(seen > 0 || round < 10, "it was never seen");
         }
         assert_eq!(seen, 1);
+    }
+
+    /// Nor does one that marks so much that a scan sees nothing else.
+    #[test]
+    fn a_context_with_more_marks_than_a_scan_sees_hides_no_other() {
+        let (mut vnic, _) = context();
+        vnic.memory = guest_memory(&[(0, 0x20_000)]);
+        let flooded: Vec<Gpa> = (8..16).map(|p| Gpa(p * 0x1000)).collect();
+        let mut hostile = Context::new(CtxHandle(0), &flooded, &vnic.memory).unwrap();
+        for i in 0..5 * QPS_PER_SLOT as usize {
+            hostile.assign(QpKey::for_test(1000 + i)).unwrap();
+        }
+        vnic.contexts.insert(CtxHandle(0), hostile);
+        mark(&vnic, Gpa(0x1000), 3);
+        let honest = QpKey::for_test(3);
+        let seen = (0..4).any(|_| {
+            for page in &flooded {
+                vnic.memory.span(*page, 0x1000).unwrap().write(&[0xff; 0x1000]);
+            }
+            scan(&mut vnic).contains(&honest)
+        });
+        assert!(seen);
     }
 
     #[test]
