@@ -134,7 +134,9 @@ impl Mr {
         let page_bytes = 1u64 << shift;
         // No overflow: both terms are below 2^43.
         let needed = (iova % page_bytes + length).div_ceil(page_bytes);
-        if pages.pages.len() as u64 != needed {
+        // An empty region may name a page or none.
+        let fits = if length == 0 { pages.pages.len() <= 1 } else { pages.pages.len() as u64 == needed };
+        if !fits {
             return invalid(format!("{} pages were given and {needed} are needed", pages.pages.len()));
         }
         for page in &pages.pages {
@@ -326,6 +328,9 @@ mod tests {
         odd.pages.shift = 64;
         assert!(matches!(create(odd), Err(DriverError::Invalid(_))));
         assert!(create(attr(1, 0, 0, &[])).is_ok());
+        assert!(create(attr(2, 0x10, 0, &[])).is_ok());
+        assert!(create(attr(3, 0, 0, &[0x1000])).is_ok());
+        assert!(matches!(create(attr(4, 0, 0, &[0x1000, 0x2000])), Err(DriverError::Invalid(_))));
         assert!(matches!(create(attr(1, 0, 0, &[])), Err(DriverError::Exists(_))));
     }
 
