@@ -24,8 +24,8 @@ pub struct CqTable {
     by_handle: FxHashMap<CqHandle, CqKey>,
     /// Queues with entries that have not been announced.
     touched: Vec<CqKey>,
-    /// Queues that have lost an entry and whose queue pairs have not been failed yet; `true`: their first.
-    overrun: Vec<(CqKey, bool)>,
+    /// Queues that have lost their first entry and whose queue pairs have not been failed yet.
+    overrun: Vec<CqKey>,
     /// For each vector: queues whose event waits for a buffer of the guest, at most once each.
     waiting: [VecDeque<CqKey>; limits::COMP_VECTORS as usize],
 }
@@ -64,7 +64,7 @@ impl CqTable {
         self.by_handle.remove(&handle);
         self.cqs.try_remove(key.0);
         self.touched.retain(|k| *k != key);
-        self.overrun.retain(|(k, _)| *k != key);
+        self.overrun.retain(|k| *k != key);
         self.waiting.iter_mut().for_each(|w| w.retain(|k| *k != key));
         Ok(())
     }
@@ -94,9 +94,10 @@ impl CqTable {
         }
     }
 
-    /// Writes an entry. When the queue overruns, the entry is lost and [`CqTable::take_overrun`] tells.
-    pub fn push(&mut self, key: CqKey, memory: &GuestMemory, cqe: Cqe) {
-        let Some(e) = self.cqs.get_mut(key.0) else { return };
+    /// Writes an entry; `false` when it is lost, because the queue has overrun. [`CqTable::take_overrun`] tells of the
+    /// first time.
+    pub fn push(&mut self, key: CqKey, memory: &GuestMemory, cqe: Cqe) -> bool {
+        let Some(e) = self.cqs.get_mut(key.0) else { return true };
         let failed_before = e.cq.has_failed();
         match e.cq.push(memory, cqe) {
             Ok(()) if !e.touched => {
@@ -104,13 +105,18 @@ impl CqTable {
                 self.touched.push(key);
             }
             Ok(()) => {}
-            Err(_) if self.overrun.iter().all(|(k, _)| *k != key) => self.overrun.push((key, !failed_before)),
-            Err(_) => {}
+            Err(_) => {
+                if !failed_before {
+                    self.overrun.push(key);
+                }
+                return false;
+            }
         }
+        true
     }
 
-    /// A queue that has lost an entry since it was last asked, and whether that was its first.
-    pub fn take_overrun(&mut self) -> Option<(CqKey, bool)> {
+    /// A queue that has lost its first entry and has not been told of yet.
+    pub fn take_overrun(&mut self) -> Option<CqKey> {
         self.overrun.pop()
     }
 

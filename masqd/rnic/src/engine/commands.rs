@@ -294,6 +294,7 @@ impl Engine {
             held_send: Held::default(),
             held_recv: Held::default(),
             broken: false,
+            lost_completion: false,
             completions: 0,
             drained_early: false,
         };

@@ -68,7 +68,9 @@ impl Env for QpEnv<'_> {
             ..Cqe::ZERO
         };
         self.io.completions += 1;
-        self.cqs.push(cq, self.memory, cqe);
+        if !self.cqs.push(cq, self.memory, cqe) {
+            self.io.lost_completion = true;
+        }
     }
 
     fn event(&mut self, event: QpEvent) {

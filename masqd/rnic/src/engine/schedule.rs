@@ -27,9 +27,20 @@ pub struct Timers {
 }
 
 impl Timers {
+    /// Deadlines that do not count may be at least as many.
+    const STALE: usize = 1024;
+
     /// Adds a deadline. O(log n).
     pub fn push(&mut self, deadline: Time, key: QpKey) {
         self.heap.push(Reverse((deadline, key)));
+    }
+
+    /// Drops the deadlines that do not count, when they have become many: a queue pair leaves one behind whenever an
+    /// earlier one takes its place, and its own time may be hours away. O(1) per [`push`](Self::push) on average.
+    pub fn prune(&mut self, queue_pairs: usize, counts: impl Fn(Time, QpKey) -> bool) {
+        if self.heap.len() > 2 * queue_pairs + Self::STALE {
+            self.heap.retain(|Reverse((deadline, key))| counts(*deadline, *key));
+        }
     }
 
     /// Takes a deadline that has come.
@@ -63,5 +74,19 @@ mod tests {
         assert_eq!(timers.pop_due(at(25)), Some((at(10), QpKey::for_test(2))));
         assert_eq!(timers.pop_due(at(25)), Some((at(20), QpKey::for_test(3))));
         assert_eq!(timers.pop_due(at(25)), None);
+    }
+
+    #[test]
+    fn deadlines_left_behind_do_not_pile_up() {
+        let mut timers = Timers::default();
+        let at = Time::from_nanos;
+        let counts = |deadline, key| (deadline, key) == (at(7), QpKey::for_test(1));
+        timers.push(at(7), QpKey::for_test(1));
+        for i in 0..100_000 {
+            timers.push(at(1_000_000 + i), QpKey::for_test(1));
+            timers.prune(1, counts);
+            assert!(timers.heap.len() <= 2 + Timers::STALE);
+        }
+        assert_eq!(timers.pop_due(at(7)), Some((at(7), QpKey::for_test(1))));
     }
 }

@@ -95,10 +95,18 @@ impl World {
             sink: &*self.sink,
         };
         let result = call(rc, &mut env);
-        if std::mem::take(&mut env.io.broken) {
-            rc.fail(self.now, &mut env, Some(QpFault::Fatal), "a work queue in guest memory is broken");
-            // The same ring must not be found broken again and again.
-            env.io.broken = false;
+        let reason = if env.io.broken {
+            "a work queue in guest memory is broken"
+        } else if env.io.lost_completion {
+            "its completion queue has overrun"
+        } else {
+            return Some(result);
+        };
+        rc.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
+        // Flushing finds the same again, which must not be dealt with again and again.
+        (env.io.broken, env.io.lost_completion) = (false, false);
+        if rc.wants_work() {
+            self.schedule(key);
         }
         Some(result)
     }
@@ -139,17 +147,21 @@ impl World {
         if qp.timer.is_none_or(|queued| deadline < queued) {
             qp.timer = Some(deadline);
             self.schedule.timers.push(deadline, key);
+            let qps = &self.qps;
+            let counts = |deadline, key| qps.get(key).is_some_and(|q| q.timer == Some(deadline));
+            self.schedule.timers.prune(qps.len(), counts);
         }
     }
 
-    /// Fails the queue pairs of completion queues that have overrun, reports both, and sends completion events.
+    /// Fails the queue pairs of completion queues that have overrun, reports both, and sends completion events. A queue pair
+    /// that uses such a queue later fails by its first completion.
     pub fn settle_cqs(&mut self) {
         // By slab position: failing queue pairs adds no vNIC.
         let end = self.vnics.iter().next_back().map_or(0, |(key, _)| key + 1);
         for vnic_key in 0..end {
-            while let Some((cq, first)) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
+            while let Some(cq) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
                 let Some(vnic) = self.vnics.get(vnic_key) else { break };
-                if let Some(handle) = vnic.cqs.handle(cq).filter(|_| first) {
+                if let Some(handle) = vnic.cqs.handle(cq) {
                     self.sink.event(Event::CqOverrun { vnic: vnic.id, cq: handle });
                 }
                 let users: Vec<QpKey> = vnic
