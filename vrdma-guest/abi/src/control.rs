@@ -7,7 +7,7 @@
 //! The guest chooses the handles of its objects and names the epoch in which it asks:
 //!
 //! - creating an object again with the same handle and the same parameters returns the same
-//!   reply, so that a request can be replayed after the host came back; other parameters: EEXIST;
+//!   reply, so that a request can be repeated; other parameters: EEXIST;
 //! - destroying an object that does not exist succeeds;
 //! - a request of another epoch gets ESTALE and changes nothing.
 //!
@@ -15,7 +15,7 @@
 //!
 //! | errno | meaning |
 //! |---|---|
-//! | EACCES | a rule denies the connection |
+//! | EACCES | a rule denies the connection, or the GID is not the vNIC's |
 //! | EHOSTUNREACH | the destination GID is unknown in this network |
 //! | ENXIO | the destination QPN lies outside the blocks of the destination |
 //! | EADDRNOTAVAIL | the source GID is not in the vNIC's table |
@@ -27,7 +27,9 @@
 //! | EEXIST | the handle names an object with other parameters |
 //! | EBUSY | the object is still in use |
 //! | EFAULT | an address lies outside the guest's memory |
-//! | ETIMEDOUT | the store or the RNIC did not answer in time |
+//! | EAGAIN | too many requests of this guest wait for the store |
+//! | ENOMEM | the RNIC has no room |
+//! | EIO | the RNIC failed |
 //!
 //! The reason in words stands in the host's log.
 

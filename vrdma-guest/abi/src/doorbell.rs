@@ -2,7 +2,7 @@
 //!
 //! Each context has a [`DoorbellPage`] for each doorbell slot. A QP belongs to one slot and has an
 //! index in its context's page of that slot. Whether the engine behind a slot sleeps stands in
-//! [`StatusLine::need_kick`] of the device's status page, which only the RNIC writes.
+//! [`StatusLine::need_kick`] of the device's status page, which only the RNIC writes (save for [`STATUS_LIVE_LINE`]).
 //!
 //! Posting, guest side:
 //!
