@@ -8,6 +8,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "masq-sim";
@@ -79,7 +80,9 @@ impl Cluster {
     /// Starts a cluster with the programs masqd and masqctl in `programs`.
     pub fn start(programs: &Path, layout: Layout) -> io::Result<Self> {
         remove_leftovers()?;
-        let prefix = format!("{PREFIX}{}", std::process::id());
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("{PREFIX}{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(&prefix);
         fs::create_dir_all(&dir)?;
         let mut c = Cluster {
@@ -109,6 +112,11 @@ impl Cluster {
     /// Waits until a host's masqd answers.
     pub fn wait_for_api(&self, host: u8) -> io::Result<()> {
         self.wait_for("masqd's API socket", |c| c.host_dir(host).join("masqd.sock").exists())
+    }
+
+    /// Where masqd and masqctl are.
+    pub fn programs(&self) -> &Path {
+        &self.programs
     }
 
     /// The vhost-user socket of a vNIC.

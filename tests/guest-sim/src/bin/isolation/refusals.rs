@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use guest_sim::Layout;
 use guest_sim::suite::{Setup, Side, World};
 use guest_sim::verbs::ConnectAttr;
 use masq_types::Gid;
@@ -118,16 +119,23 @@ fn spoofed_gid(world: &mut World) {
     assert!(guest.add_gid(16, guest.gid()).is_err(), "an index beyond the table");
 }
 
+/// Hosts whose link carries 1500 bytes, so that a path MTU of 1024 is the largest.
 fn mtu(world: &mut World) {
-    let (me, peer) = (Side::open(world, "blue-1"), Side::open(world, "blue-3"));
-    assert_eq!(me.guest.config.active_mtu, 5, "4096 bytes fit a link of 9000");
-    let setup = Setup::default();
-    let (qp, at_peer) = (me.qp(&setup.caps_a, 64), peer.qp(&setup.caps_b, 64));
-    qp.to_init(&ATTR()).unwrap();
-    let above = ConnectAttr { path_mtu: 6, ..ATTR() };
-    let got = qp.to_rtr(&above, peer.address, at_peer.qpn).expect_err("an MTU above all");
-    assert_eq!(got.errno(), libc::EINVAL);
-    for side in [me, peer] {
-        side.ctx.destroy().unwrap();
+    let layout = Layout { link_mtu: 1500, ..Layout::default() };
+    let world = World::start(world.cluster.programs(), layout).expect("the hosts start");
+    for to in ["blue-2", "blue-3"] {
+        let (me, peer) = (Side::open(&world, "blue-1"), Side::open(&world, to));
+        assert_eq!(me.guest.config.active_mtu, 3, "1024 bytes fit a link of 1500");
+        let setup = Setup::default();
+        let (qp, at_peer) = (me.qp(&setup.caps_a, 64), peer.qp(&setup.caps_b, 64));
+        qp.to_init(&ATTR()).unwrap();
+        for path_mtu in [4, 5] {
+            let mark = world.cluster.log(1).len();
+            let above = ConnectAttr { path_mtu, ..ATTR() };
+            let got = qp.to_rtr(&above, peer.address, at_peer.qpn).expect_err("an MTU above the active one");
+            assert_eq!(got.errno(), libc::EINVAL);
+            world.cluster.expect_log(1, mark, &["blue-1", "blue", "MTU"]);
+        }
+        qp.to_rtr(&ConnectAttr { path_mtu: 3, ..ATTR() }, peer.address, at_peer.qpn).expect("the active MTU");
     }
 }
