@@ -24,8 +24,8 @@ pub struct CqTable {
     by_handle: FxHashMap<CqHandle, CqKey>,
     /// Queues with entries that have not been announced.
     touched: Vec<CqKey>,
-    /// Queues that have lost their first entry and whose queue pairs have not been failed yet.
-    overrun: Vec<CqKey>,
+    /// Queues that have lost their first entry and whose queue pairs have not been failed yet; `true`: it has been told.
+    overrun: Vec<(CqKey, bool)>,
     /// For each vector: queues whose event waits for a buffer of the guest, at most once each.
     waiting: [VecDeque<CqKey>; limits::COMP_VECTORS as usize],
 }
@@ -64,7 +64,7 @@ impl CqTable {
         self.by_handle.remove(&handle);
         self.cqs.try_remove(key.0);
         self.touched.retain(|k| *k != key);
-        self.overrun.retain(|k| *k != key);
+        self.overrun.retain(|(k, _)| *k != key);
         self.waiting.iter_mut().for_each(|w| w.retain(|k| *k != key));
         Ok(())
     }
@@ -72,11 +72,6 @@ impl CqTable {
     /// The queues' handles.
     pub fn handles(&self) -> Vec<CqHandle> {
         self.by_handle.keys().copied().collect()
-    }
-
-    /// The handle of a queue in use.
-    pub fn handle(&self, key: CqKey) -> Option<CqHandle> {
-        self.cqs.get(key.0).map(|e| e.handle)
     }
 
     /// Begins to use a queue.
@@ -107,7 +102,7 @@ impl CqTable {
             Ok(()) => {}
             Err(_) => {
                 if !failed_before {
-                    self.overrun.push(key);
+                    self.overrun.push((key, false));
                 }
                 return false;
             }
@@ -115,9 +110,21 @@ impl CqTable {
         true
     }
 
-    /// A queue that has lost its first entry and has not been told of yet.
+    /// Calls `tell` for each queue that has lost its first entry and of which it has not been told. To be told
+    /// before its queue pairs fail, for that is why they do.
+    pub fn tell_overruns(&mut self, mut tell: impl FnMut(CqHandle)) {
+        for (key, told) in &mut self.overrun {
+            if !std::mem::replace(told, true) {
+                if let Some(e) = self.cqs.get(key.0) {
+                    tell(e.handle);
+                }
+            }
+        }
+    }
+
+    /// A queue that has lost its first entry, and whose queue pairs are now to fail.
     pub fn take_overrun(&mut self) -> Option<CqKey> {
-        self.overrun.pop()
+        self.overrun.pop().map(|(key, _)| key)
     }
 
     /// Sends the events that the entries written since the last call ask for, as far as there are buffers.

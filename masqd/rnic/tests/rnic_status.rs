@@ -454,6 +454,7 @@ fn a_completion_queue_that_overruns_takes_its_queue_pairs_along() {
     assert_eq!(events.iter().filter(|e| **e == Event::CqOverrun { vnic, cq }).count(), 1, "{events:?}");
     let fatal = |e: &&Event| matches!(e, Event::QpFault { fault: QpFault::Fatal, .. });
     assert_eq!(events.iter().filter(fatal).count(), 1, "{events:?}");
+    assert_eq!(events.first(), Some(&Event::CqOverrun { vnic, cq }), "the cause comes first");
     assert_eq!(t.a.state(&mut t.net, &t.a_qp), QpState::Rts, "its completions go elsewhere");
     // Whoever uses the queue later fares no better.
     let mut late = t.a.qp(&mut t.net, &tiny, &tiny);

@@ -95,6 +95,8 @@ impl World {
             sink: &*self.sink,
         };
         let result = call(rc, &mut env);
+        let (sink, id) = (&*self.sink, vnic.id);
+        env.cqs.tell_overruns(|cq| sink.event(Event::CqOverrun { vnic: id, cq }));
         let reason = if env.io.broken {
             "a work queue in guest memory is broken"
         } else if env.io.lost_completion {
@@ -153,7 +155,7 @@ impl World {
         }
     }
 
-    /// Fails the queue pairs of completion queues that have overrun, reports both, and sends completion events. A queue pair
+    /// Fails the queue pairs of completion queues that have overrun, and sends completion events. A queue pair
     /// that uses such a queue later fails by its first completion.
     pub fn settle_cqs(&mut self) {
         // By slab position: failing queue pairs adds no vNIC.
@@ -161,9 +163,6 @@ impl World {
         for vnic_key in 0..end {
             while let Some(cq) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
                 let Some(vnic) = self.vnics.get(vnic_key) else { break };
-                if let Some(handle) = vnic.cqs.handle(cq) {
-                    self.sink.event(Event::CqOverrun { vnic: vnic.id, cq: handle });
-                }
                 let users: Vec<QpKey> = vnic
                     .qps
                     .values()
