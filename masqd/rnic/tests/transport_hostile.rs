@@ -294,6 +294,30 @@ fn lengths_that_lie() {
     }
 }
 
+/// Requests that cannot be carried out take no PSN. A guest that posts them faster than they are taken holds up
+/// nobody, and takes no more of the host's memory than others.
+#[test]
+fn requests_that_fail_are_taken_one_at_a_time() {
+    let mut pair = Pair::with_memory(&Setup::default());
+    pair.deaf = [true; 2];
+    pair.post_recv(1, recv(1, 100));
+    pair.post_send(0, send(SendOp::Send, 1, 8));
+    for i in 0..1000 {
+        pair.post_send(0, SendWork { defect: Some(Status::LocQpOpErr), ..send(SendOp::Send, 2 + i, 8) });
+    }
+    for _ in 0..10 {
+        pair.doorbell(0);
+        pair.pump();
+    }
+    assert_eq!(pair.world(0).sq.len(), 999, "the first failure stops the queue");
+    assert_eq!(pair.ends[0].qp.state(), QpState::Rts, "its turn has not come");
+    pair.deaf = [false; 2];
+    pair.run();
+    let statuses = pair.world(0).statuses(WorkQueue::Send);
+    let last = statuses.last().copied();
+    assert_eq!((statuses.len(), last), (1001, Some((1001, Status::WrFlushErr))), "{:?}", &statuses[..3]);
+}
+
 /// READs of the longest length at the smallest MTU, repeated: the responder keeps a bounded state and sends
 /// as its caller lets it.
 #[test]

@@ -71,6 +71,11 @@ impl Inflight {
         self.una != self.high || self.front().is_some_and(|r| r.first != self.una)
     }
 
+    /// Whether the last request is one that fails, so that none behind it is ever sent.
+    pub(super) fn ends_in_failure(&self) -> bool {
+        self.requests.back().is_some_and(|r| r.failure.is_some())
+    }
+
     pub(super) fn front(&self) -> Option<&Request> {
         self.requests.front()
     }

@@ -52,7 +52,8 @@ impl Requester {
         self.ring_has_work = true;
     }
 
-    /// Takes requests out of the ring and gives them their PSNs, until a window's worth of them is held.
+    /// Takes requests out of the ring and gives them their PSNs, until a window's worth of them is held, or one that
+    /// fails when its turn comes: such a one takes no PSN, and a guest could post them without end.
     pub(super) fn fetch<E: Env>(
         &mut self,
         link: &Link<'_>,
@@ -60,7 +61,8 @@ impl Requester {
         counters: &mut Counters,
     ) -> Result<(), Broken> {
         let window = link.config.window_packets;
-        while link.state == QpState::Rts && self.ring_has_work && self.inflight.held() < window {
+        let wanted = |q: &Inflight| q.held() < window && !q.ends_in_failure();
+        while link.state == QpState::Rts && self.ring_has_work && wanted(&self.inflight) {
             let mut work = self.inflight.spare();
             if !env.next_send(&mut work) {
                 self.inflight.recycle(work);
