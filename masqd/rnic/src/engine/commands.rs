@@ -402,7 +402,7 @@ impl Engine {
             let all = self.world.remotes.entry(remote).or_default();
             if !all.is_empty() {
                 let (_, address, qpn) = remote;
-                tracing::warn!(%address, %qpn, handle = qp.io.handle.0, "the peer is connected to another queue pair");
+                tracing::debug!(%address, %qpn, handle = qp.io.handle.0, "the peer is connected to another queue pair");
             }
             all.push(key);
         }

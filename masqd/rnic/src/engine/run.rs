@@ -150,7 +150,7 @@ impl Engine {
     /// Sends what a queue pair has to send now. Returns whether there is more.
     fn transmit(&mut self, key: QpKey, bytes: &mut usize) -> bool {
         let now = self.world.now;
-        let may_send = self.world.may_send(key);
+        let mut may_send = None;
         while *bytes < SEND_BYTES {
             if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
                 self.world.park(key);
@@ -162,6 +162,7 @@ impl Engine {
                 .with_env(key, |rc, env| rc.poll_transmit(now, env, buffer, MAX_SEGMENTS))
                 .flatten();
             let Some(transmit) = sent else { return false };
+            let may_send = *may_send.get_or_insert_with(|| self.world.may_send(key));
             match self.world.qps.get(key).map(|q| &q.path) {
                 Some(Path::Remote { route, .. }) if may_send => self.tx.add(&self.edge, route, transmit),
                 _ => self.tx.discard(transmit),

@@ -28,7 +28,8 @@ pub struct World {
     pub qps: QpTable,
     /// Connected queue pairs by local address and wire number.
     pub wire: FxHashMap<(LocalId, WireQpn), QpKey>,
-    /// Queue pairs by the peer behind the underlay that they are connected to, oldest connection first.
+    /// Queue pairs by the peer behind the underlay that they are connected to, oldest connection first; where there are
+    /// several, those in ERR may be missing.
     pub remotes: FxHashMap<RemoteQp, Vec<QpKey>>,
     /// Who has something to do, and when.
     pub schedule: Schedule,
@@ -118,17 +119,20 @@ impl World {
     /// A packet does not say which queue pair has sent it, so a peer cannot tell several queue pairs at one address apart. A
     /// reliable connection has two ends: of those that are connected to the same peer, only the oldest that is alive
     /// sends. To the others the peer seems not to answer, as is the case where both ends are local.
-    pub fn may_send(&self, key: QpKey) -> bool {
+    pub fn may_send(&mut self, key: QpKey) -> bool {
         let Some(remote) = self.qps.get(key).and_then(|q| q.path.remote_qp()) else { return false };
         let alive = |k: &QpKey| {
             let state = self.qps.get(*k).map(|q| q.rc.state());
             matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd))
         };
-        match self.remotes.get(&remote).map(Vec::as_slice) {
-            None => false,
-            Some([only]) => *only == key,
-            Some(several) => several.iter().find(|k| alive(k)).is_none_or(|owner| *owner == key),
+        let Some(all) = self.remotes.get_mut(&remote) else { return false };
+        if all.len() == 1 {
+            return all.first() == Some(&key);
         }
+        let Some(oldest) = all.iter().position(alive) else { return true };
+        // Those before it do not come back to life. A guest can have thousands, which are not to be looked at again.
+        all.drain(..oldest);
+        all.first() == Some(&key)
     }
 
     /// Notes that a queue pair has something to do.
