@@ -107,6 +107,8 @@ void vrdma_backing_retire(struct vrdma_backing *backing)
 
 	if (READ_ONCE(backing->ibd->dev->ctrl.stalled))
 		timeout = 0;
+	else if (READ_ONCE(backing->ibd->dev->removing))
+		timeout = VRDMA_REMOVE_TIMEOUT;
 	else if (current->flags & PF_EXITING)
 		timeout = VRDMA_EXIT_TIMEOUT;
 	__vrdma_backing_retire(backing, timeout);

@@ -268,21 +268,25 @@ int vrdma_ibdev_register(struct vrdma_ibdev *ibd)
 	return 0;
 }
 
-/* The device has been reset: verbs that end objects find nobody to tell. */
+/*
+ * Ends all objects and user contexts. Done before the control queue is closed, the host is told of
+ * each; done after the reset, there is nobody to tell.
+ */
 void vrdma_ibdev_unregister(struct vrdma_ibdev *ibd)
 {
-	if (ibd->registered)
-		unregister_netdevice_notifier(&ibd->netdev_nb);
+	if (!ibd->registered)
+		return;
+	unregister_netdevice_notifier(&ibd->netdev_nb);
 	cancel_work_sync(&ibd->link_work);
-	if (ibd->registered)
-		ib_unregister_device(&ibd->ib);
+	ib_unregister_device(&ibd->ib);
 	ibd->registered = false;
-	cancel_work_sync(&ibd->gid_work);
-	vrdma_zombies_free(ibd);
 }
 
+/* The device has been reset, and the zombies are freed. */
 void vrdma_ibdev_free(struct vrdma_ibdev *ibd)
 {
+	cancel_work_sync(&ibd->link_work);
+	cancel_work_sync(&ibd->gid_work);
 	WARN_ON(!xa_empty(&ibd->objects));
 	xa_destroy(&ibd->objects);
 	/*

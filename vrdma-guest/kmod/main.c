@@ -19,7 +19,7 @@
  * Time between attempts to start while the host is not there or refuses; doubles up to the maximum.
  */
 #define VRDMA_RETRY_MIN (2 * HZ)
-#define VRDMA_RETRY_MAX (60 * HZ)
+#define VRDMA_RETRY_MAX (10 * HZ)
 
 /* Makes the monitor look at the configuration. */
 void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay)
@@ -152,13 +152,35 @@ static int vrdma_device_init(struct vrdma_dev *dev)
 	return err;
 }
 
+/* Asks for the end of an object that does not exist, which succeeds. */
+static bool vrdma_host_answers(struct vrdma_dev *dev)
+{
+	struct vrdma_cmd *cmd = vrdma_cmd_alloc();
+	int err;
+
+	if (!cmd)
+		return false;
+	vrdma_cmd_init(cmd, VRDMA_OP_DESTROY_PD, destroy);
+	cmd->req.destroy.handle = VRDMA_HANDLE_NONE;
+	err = vrdma_ctrl_exec(dev, &cmd, VRDMA_REMOVE_TIMEOUT);
+	kfree(cmd);
+	return !err;
+}
+
 static void vrdma_stop(struct vrdma_dev *dev)
 {
 	struct virtio_device *vdev = dev->vdev;
 	struct vrdma_ibdev *ibd = dev->ibd;
 
+	WRITE_ONCE(dev->up, false);
 	if (ibd)
 		vrdma_ibdev_set_gone(ibd);
+	/*
+	 * A host that is there is asked to end each object. It might hear of the reset only after we
+	 * have: vhost-user front ends do not wait for its answer.
+	 */
+	if (ibd && vrdma_host_answers(dev))
+		vrdma_ibdev_unregister(ibd);
 	vrdma_ctrl_close(dev);
 	virtio_reset_device(vdev);
 	dev->need_reset = true;
@@ -167,6 +189,7 @@ static void vrdma_stop(struct vrdma_dev *dev)
 
 	if (ibd) {
 		vrdma_ibdev_unregister(ibd);
+		vrdma_zombies_free(ibd);
 		dev->ibd = NULL;
 		vrdma_ibdev_free(ibd);
 	}
@@ -223,6 +246,7 @@ static int vrdma_start(struct vrdma_dev *dev)
 		dev_err(&vdev->dev, "cannot register an RDMA device: %d\n", err);
 		goto stop;
 	}
+	WRITE_ONCE(dev->up, true);
 	return 0;
 
 stop:
@@ -321,13 +345,15 @@ err_dev:
 	return err;
 }
 
-/* Ends the monitor, even if it waits for the host, and stops the device. */
+/* Ends the monitor and stops the device. */
 static void vrdma_halt(struct vrdma_dev *dev)
 {
 	spin_lock_irq(&dev->ctrl.lock);
 	dev->removing = true;
 	spin_unlock_irq(&dev->ctrl.lock);
-	vrdma_ctrl_close(dev);
+	/* The monitor may be waiting for the host's consent to a start. */
+	if (!READ_ONCE(dev->up))
+		vrdma_ctrl_close(dev);
 	cancel_delayed_work_sync(&dev->monitor);
 	vrdma_stop(dev);
 }

@@ -44,6 +44,8 @@ static_assert(PAGE_SIZE == VRDMA_PAGE_BYTES);
 #define VRDMA_TIMEOUT (30 * HZ)
 /* The same for a dying process: what is not confirmed by then is kept until it is. */
 #define VRDMA_EXIT_TIMEOUT (10 * HZ)
+/* The same while the device is removed: a reset follows. */
+#define VRDMA_REMOVE_TIMEOUT (2 * HZ)
 
 struct vrdma_backing;
 struct vrdma_dev;
@@ -127,9 +129,10 @@ struct vrdma_dev {
 	struct virtio_device *vdev;
 	struct workqueue_struct *wq;
 	struct delayed_work monitor;
-	bool removing; /* under ctrl.lock: the monitor is queued no more */
+	bool removing; /* written under ctrl.lock: the monitor is queued no more */
 	bool need_reset; /* the device must be reset before it can be started again */
 	bool vqs_found;
+	bool up; /* started, and not being stopped */
 	unsigned long retry; /* time until the next attempt to start */
 	struct vrdma_config cfg; /* of this epoch; link_state and active_mtu may change */
 	unsigned int num_vqs;
