@@ -3,11 +3,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use masq_driver::{Access, Command, QpState, Reply};
+use masq_driver::{Access, Command, PdHandle, QpState, Reply};
 use masq_rnic::transport::Time;
 use masq_types::WireQpn;
 use masq_wire::{ICRC_BYTES, IcrcFlow};
-use vrdma_abi::ring::{SEND_OP_FETCH_ADD, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE, SEND_OP_SEND};
+use vrdma_abi::ring::{
+    AtomicSegment, SEND_OP_FETCH_ADD, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE, SEND_OP_SEND,
+};
 
 use crate::engine::{self, Honest, MEMORY, to_stranger, turns};
 use crate::forge::{self, Victim};
@@ -18,6 +20,8 @@ use crate::input::Input;
 const MAX_STEPS: usize = 48;
 /// Pages of the region that the peer may write.
 const PAGES: u64 = 8;
+/// Pages of each region that it may not write.
+const CLOSED_PAGES: u64 = 2;
 const SOURCE_PORT: u16 = 0xc055;
 
 /// One input: the queue pair's state, then what arrives and what its guest does.
@@ -40,7 +44,7 @@ pub fn run(data: &[u8]) {
             _ => turns(&mut scene.net, 1 + input.below(16)),
         }
         while let Some(completion) = scene.cq.ring.poll() {
-            assert!(scene.qp.handle.0 + 0xc0 == completion.cookie, "a completion of nobody's");
+            assert_eq!(completion.cookie, scene.qp.handle.0 + 0xc0, "a completion of nobody's");
             scene.cq.ring.publish();
         }
     }
@@ -76,9 +80,9 @@ impl Scene {
         let mut qp = guest.qp(&mut net, &cq, &cq);
         let open = guest.mr(&mut net, PAGES * PAGE, all_access());
         let readable = Access { remote_read: true, ..Access::default() };
-        let read_only = guest.mr(&mut net, 2 * PAGE, readable);
-        let at = guest.alloc(2);
-        let foreign = guest.mr_at(&mut net, at, 2 * PAGE, all_access(), masq_driver::PdHandle(PD.0 + 1));
+        let read_only = guest.mr(&mut net, CLOSED_PAGES * PAGE, readable);
+        let at = guest.alloc(CLOSED_PAGES);
+        let foreign = guest.mr_at(&mut net, at, CLOSED_PAGES * PAGE, all_access(), PdHandle(PD.0 + 1));
         qp.rq.post(1, &[sge(&open, 0, 600)]).expect("room in an empty queue");
         qp.rq.publish();
         let options = Options { timeout: 1, retry_cnt: 1, rnr_retry: 1, ..Options::default() };
@@ -95,7 +99,7 @@ impl Scene {
     }
 
     fn closed_memory(&self) -> Vec<u8> {
-        let read = |mr: &Mr| self.guest.read(mr.gpa, 2 * PAGE as usize);
+        let read = |mr: &Mr| self.guest.read(mr.gpa, (CLOSED_PAGES * PAGE) as usize);
         [read(&self.read_only), read(&self.foreign)].concat()
     }
 
@@ -104,8 +108,11 @@ impl Scene {
         let command = Command::QueryQp { vnic: self.guest.id, qp: self.qp.handle };
         let Ok(Reply::Qp(status)) = self.net.execute(0, command) else { panic!("a queue pair is gone") };
         let [other, _] = self.honest.wire_qpns();
-        let nobody = WireQpn::from_wire(input.u8().into());
-        let keys = [self.open.key, self.read_only.key, self.foreign.key, self.honest.keys()[0]];
+        let place = input.u8();
+        let nobody = WireQpn::from_wire(place.into());
+        let target = [&self.open, &self.open, &self.read_only, &self.foreign][usize::from(place % 4)];
+        let pages = if place % 4 < 2 { PAGES } else { CLOSED_PAGES };
+        let keys = [self.open.key, self.read_only.key, self.foreign.key, self.honest.regions()[0].key];
         let how = input.u8();
         let victim = Victim {
             qpn: [
@@ -121,8 +128,8 @@ impl Scene {
             expected: status.rq_psn,
             next_send: status.sq_psn,
             keys: &keys,
-            base: self.open.gpa,
-            len: PAGES * PAGE,
+            base: target.gpa,
+            len: pages * PAGE,
         };
         let mut datagram = forge::datagram(input, &victim);
         let own = self.guest.address;
@@ -152,7 +159,7 @@ impl Scene {
         let length = if opcode == SEND_OP_FETCH_ADD { 8 } else { u32::from(input.u16()) % 4096 };
         let mut work = to(&self.open, 0, request(opcode, 3));
         if opcode == SEND_OP_FETCH_ADD {
-            work.atomic = Some(vrdma_abi::ring::AtomicSegment { compare_add: 1, swap: 0 });
+            work.atomic = Some(AtomicSegment { compare_add: 1, swap: 0 });
         }
         if self.qp.sq.post(&work, &[sge(&self.open, 2 * PAGE, length)]).is_ok() {
             self.guest.ring(&mut self.qp);

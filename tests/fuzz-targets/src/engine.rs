@@ -111,11 +111,12 @@ impl Honest {
         Honest { a, b, a_cq, b_cq, a_qp, b_qp, a_mr, b_mr, secrets, round: 0 }
     }
 
-    /// Keys and wire numbers that are not the attacker's.
-    pub fn keys(&self) -> [u32; 2] {
-        [self.a_mr.key, self.b_mr.key]
+    /// What is not the attacker's.
+    pub fn regions(&self) -> [&Mr; 2] {
+        [&self.a_mr, &self.b_mr]
     }
 
+    /// What is not the attacker's.
     pub fn wire_qpns(&self) -> [WireQpn; 2] {
         [self.a_qp.wire, self.b_qp.wire]
     }

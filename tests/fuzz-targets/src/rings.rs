@@ -49,6 +49,8 @@ struct Hostile {
     /// All its memory, and a little.
     mrs: [Mr; 2],
     keys: Vec<u32>,
+    /// Where these two begin, and where the regions of others do.
+    places: Vec<u64>,
     options: Options,
     stranger: IpAddr,
 }
@@ -62,9 +64,13 @@ impl Hostile {
         let all = guest.mr_at(net, BASE, MEMORY, all_access(), PD);
         let few = guest.mr(net, 3 * PAGE, all_access());
         let mut keys = vec![all.key, few.key];
-        keys.extend(honest.keys());
+        let mut places = vec![all.gpa, few.gpa];
+        for mr in honest.regions() {
+            keys.push(mr.key);
+            places.push(mr.gpa);
+        }
         let options = Options { timeout: 1, retry_cnt: 1, rnr_retry: 1, ..Options::default() };
-        let hostile = Hostile { guest, qps, cqs, mrs: [all, few], keys, options, stranger };
+        let hostile = Hostile { guest, qps, cqs, mrs: [all, few], keys, places, options, stranger };
         hostile.connect(net);
         hostile
     }
@@ -97,9 +103,13 @@ impl Hostile {
         &self.qps[input.below(self.qps.len())]
     }
 
+    fn address(&self, input: &mut Input<'_>) -> u64 {
+        let place = self.places[input.below(self.places.len())];
+        input.address(place, 3 * PAGE)
+    }
+
     fn sge(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let mr = &self.mrs[input.below(2)];
-        let addr = input.address(mr.gpa, 3 * PAGE);
+        let addr = self.address(input);
         let length = input.length(3 * PAGE as u32);
         [&addr.to_le_bytes()[..], &length.to_le_bytes(), &input.key(&self.keys).to_le_bytes()].concat()
     }
@@ -116,8 +126,7 @@ impl Hostile {
         let inline = if flags & SEND_INLINE != 0 { input.length(256) } else { 0 };
         let mut entry = vec![opcode, flags, count, reserved];
         entry.extend(input.exactly(12));
-        let target = &self.mrs[input.below(2)];
-        entry.extend(input.address(target.gpa, 3 * PAGE).to_le_bytes());
+        entry.extend(self.address(input).to_le_bytes());
         entry.extend(input.key(&self.keys).to_le_bytes());
         entry.extend(inline.to_le_bytes());
         if matches!(opcode, 5 | 6) {
