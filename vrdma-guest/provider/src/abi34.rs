@@ -2,7 +2,7 @@
 //!
 //! `driver.h` is not packaged by distributions, so its structures are declared here by hand. All that depends on the number of
 //! the private ABI stands in this module. The sizes are those of x86-64 and arm64 alike, but for the
-//! pthread types inside of [`ibv_context`](crate::verbs::ibv_context); the assertions give x86-64's.
+//! pthread types inside of `ibv_context`; the assertions give x86-64's.
 #![allow(non_camel_case_types, missing_docs)] // The names and the documentation are those of driver.h.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
