@@ -65,6 +65,12 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Table)]
         output: Output,
     },
+    /// Show what the host's RNIC has counted.
+    Counters {
+        /// How to write it.
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -166,6 +172,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         Command::Connections { output } => {
             show::connections(&client.get::<Vec<_>>("/v1/connections").await?, output)
         }
+        Command::Counters { output } => show::counters(&client.get("/v1/counters").await?, output),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is printed.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Write;
 
@@ -38,6 +39,18 @@ fn list<T: Serialize, const N: usize>(
 
 fn join(items: &[impl ToString]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// What an RNIC has counted.
+pub fn counters(counters: &BTreeMap<String, u64>, output: Output) -> Result<(), Failure> {
+    match output {
+        Output::Json => json(counters),
+        Output::Table => {
+            let mut table = Table::new(["COUNTER", "VALUE"]);
+            counters.iter().for_each(|(name, value)| table.row([name.clone(), value.to_string()]));
+            print(table)
+        }
+    }
 }
 
 /// What an apply has changed.

@@ -7,9 +7,11 @@
 //! | `GET /v1/endpoints` | the vNICs that hosts have realised |
 //! | `GET /v1/connections` | the connections of this host's guests |
 //! | `GET /v1/status` | how this host and its vNICs are |
+//! | `GET /v1/counters` | what the RNIC has counted: name and value |
 //! | `GET /healthz` | 200 while masqd runs |
 //! | `GET /readyz` | 200 when masqd can do all its work, else 503 with the reasons |
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use masq_control::Directory;
 use masq_control::store::Store;
+use masq_driver::{Command, Reply};
 use masq_model::api::{Applied, ConnectionStatus, ErrorReply, Status};
 use masq_model::{DesiredState, Endpoint, Host as HostObject, Object, PREFIX, Problems, Rule, Vnic, Vpc};
 use serde::{Deserialize, Serialize};
@@ -58,6 +61,7 @@ pub async fn serve(api: Arc<Api>, listener: UnixListener) -> std::io::Result<()>
         .route("/v1/endpoints", get(endpoints))
         .route("/v1/connections", get(connections))
         .route("/v1/status", get(status))
+        .route("/v1/counters", get(counters))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .fallback(|| async { Refused(StatusCode::NOT_FOUND, error("there is no such resource")) })
@@ -186,6 +190,15 @@ async fn status(State(api): State<Arc<Api>>) -> Json<Status> {
         underlay: underlay.unwrap_or_default(),
         vnics: reports.into_iter().map(|(status, _)| status).collect(),
     })
+}
+
+async fn counters(State(api): State<Arc<Api>>) -> Result<Json<BTreeMap<String, u64>>, Refused> {
+    let counted = tokio::task::spawn_blocking(move || api.host.rnic.execute(Command::Counters)).await;
+    let failed = |e: String| Refused(StatusCode::INTERNAL_SERVER_ERROR, error(e));
+    match counted.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))? {
+        Reply::Counters(all) => Ok(Json(all.into_iter().map(|(name, n)| (name.to_owned(), n)).collect())),
+        _ => Err(failed("the RNIC does not tell what it has counted".into())),
+    }
 }
 
 async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Refused> {

@@ -3,6 +3,7 @@
 //! Everything is made under one temporary directory and one namespace prefix, and is gone when the
 //! [`Cluster`] is dropped.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -184,6 +185,17 @@ impl Cluster {
             return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
         }
         Err(io::Error::other(format!("masqctl {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr))))
+    }
+
+    /// A counter of a host's RNIC.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    #[track_caller]
+    pub fn counter(&self, host: u8, name: &str) -> u64 {
+        let text = self.masqctl(host, &["counters", "-o", "json"]).expect("masqctl counters");
+        let all: BTreeMap<String, u64> = serde_json::from_str(&text).expect("names and numbers");
+        *all.get(name).unwrap_or_else(|| panic!("no counter {name}, but: {text}"))
     }
 
     /// Adds an underlay address to a host of which masqd does not know.

@@ -65,6 +65,7 @@ fn wrong_address(world: &mut World) {
     let c = p.connect();
     let target = target(&p);
     let forger = Forger::new(&world.cluster, 1, STRANGER).unwrap();
+    let before = world.cluster.counter(2, "rx_wrong_peer");
     // All that a connection's own packets have, but the address.
     for psn in [first_psn(), first_psn().plus(1)] {
         forger.send(Cluster::underlay(2), write_packet(c.b.qpn, psn, &target), &[0xee; 8]).unwrap();
@@ -72,6 +73,7 @@ fn wrong_address(world: &mut World) {
     let nak = Syndrome::Nak(NakCode::RemoteOperational);
     forger.send(Cluster::underlay(2), ack_packet(c.b.qpn, first_psn(), nak), &[]).unwrap();
     unharmed(&p, &c, &target);
+    assert_eq!(world.cluster.counter(2, "rx_wrong_peer") - before, 3, "each of them was counted");
     // From the peer's address the same packet does write: the forgery is a good one.
     let c = p.connect();
     let forger = Forger::new(&world.cluster, 1, Cluster::underlay(1)).unwrap();
@@ -89,9 +91,12 @@ fn wrong_numbers(world: &mut World) {
     let to = Cluster::underlay(2);
     // Queue pairs that do not exist, or are connected to somebody else.
     let silent = p.b.qp(&Default::default(), 64);
+    let before = world.cluster.counter(2, "rx_no_qp");
     for qpn in [0, 1, 0xff_ffff, c.b.qpn ^ 0x80_0000, silent.qpn] {
         forger.send(to, write_packet(qpn, first_psn(), &target), &[0xee; 8]).unwrap();
     }
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(world.cluster.counter(2, "rx_no_qp") - before, 5, "each of them was counted");
     // Far from the expected PSN, ahead and behind.
     for psn in [first_psn().plus(1), first_psn().plus(5000), first_psn().plus(1 << 22), first_psn().minus(1)]
     {
@@ -124,8 +129,10 @@ fn garbage(world: &mut World) {
     packet.truncate(headers);
     packet.extend_from_slice(&[0xee; 8]);
     packet.extend_from_slice(&[1, 2, 3, 4]);
+    let before = world.cluster.counter(2, "rx_icrc_errors");
     forger.send_bytes(to, &packet).unwrap();
     unharmed(&p, &c, &target);
+    assert_eq!(world.cluster.counter(2, "rx_icrc_errors") - before, 1, "it was counted");
     p.close().unwrap();
 }
 
