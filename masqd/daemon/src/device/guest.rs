@@ -155,11 +155,13 @@ impl Guest {
     pub(super) fn reset(&mut self, why: &str) {
         for index in 0..QUEUES {
             self.stop_queue(index);
+            // It starts again when the front end has set it up again, and not before: its place is the last driver's.
+            self.vrings[usize::from(index)].kick = Kick::Unset;
         }
         let report = self.session.reset(&*self.host.rnic);
         self.waiting.clear();
         self.backlog.clear();
-        info!(vnic = %self.name, reaped = report.reaped, "{why}");
+        self.say(|name| info!(vnic = %name, reaped = report.reaped, "{why}"));
         for failure in &report.failures {
             warn!(vnic = %self.name, "the RNIC still has something of the guest's: {failure}");
         }
@@ -388,7 +390,7 @@ impl Guest {
     }
 
     /// Writes a line that a guest can provoke, unless there have been too many.
-    fn say(&mut self, line: impl FnOnce(&str)) {
+    pub(super) fn say(&mut self, line: impl FnOnce(&str)) {
         match self.throttle.admit(Instant::now()) {
             None => {}
             Some(0) => line(&self.name),

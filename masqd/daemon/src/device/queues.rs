@@ -81,7 +81,9 @@ impl Guest {
                     self.kicked(index);
                 }
             }
-            Err(reason) => warn!(vnic = %self.name, queue = index, "the queue does not start: {reason}"),
+            Err(reason) => {
+                self.say(|name| warn!(vnic = %name, queue = index, "the queue does not start: {reason}"));
+            }
         }
     }
 

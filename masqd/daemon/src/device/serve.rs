@@ -166,15 +166,8 @@ impl Server {
                         Err(e) => return Err(e),
                     },
                     Source::Inbox => {
-                        for message in self.inbox.take().messages {
-                            match message {
-                                Message::Stop => return Ok(None),
-                                Message::Report(reply) => {
-                                    let _ = reply.send(Report::default());
-                                }
-                                // Meant for the last guest; the next one finds everything as it is then.
-                                _ => {}
-                            }
+                        if self.drop_mail() == Next::Stop {
+                            return Ok(None);
                         }
                     }
                     // A descriptor of the last front end's.
@@ -184,9 +177,27 @@ impl Server {
         }
     }
 
+    /// Takes what was meant for the last guest: the next one finds everything as it is then.
+    fn drop_mail(&self) -> Next {
+        for message in self.inbox.take().messages {
+            match message {
+                Message::Stop => return Next::Stop,
+                Message::Report(reply) => {
+                    let _ = reply.send(Report::default());
+                }
+                _ => {}
+            }
+        }
+        Next::Continue
+    }
+
     fn serve(&self, stream: UnixStream) -> io::Result<Next> {
         stream.set_nonblocking(false)?;
         *lock(&self.connection) = Some(stream.try_clone()?);
+        // A front end that was waiting may have been accepted before the mail was looked at.
+        if self.drop_mail() == Next::Stop {
+            return Ok(Next::Stop);
+        }
         let identity = masq_control::identity(&self.host.directory.read(), &self.name);
         let identity = identity.map_err(io::Error::other)?;
         let guest = Guest::attach(identity, self.host.clone(), self.inbox.clone(), self.poller.clone())
