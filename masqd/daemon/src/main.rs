@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         eprintln!("masqd: {e}");
         return ExitCode::from(2);
     }
+    end_with_the_rnic();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -47,6 +48,19 @@ fn run(args: Args) -> Result<(), StartError> {
     info!("ending on {}", caught.map_err(StartError::Threads)?);
     masqd.shutdown();
     Ok(())
+}
+
+/// An RNIC that stopped in the middle of something serves nobody, and nothing can be said of its guests' memory any
+/// more: masqd ends with it, so that whoever started masqd starts it anew, and guests find another epoch.
+fn end_with_the_rnic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if std::thread::current().name() == Some(masq_rnic::THREAD_NAME) {
+            error!("the RNIC has failed, and masqd ends with it: {panic}");
+            std::process::abort();
+        }
+    }));
 }
 
 fn start_rnic(

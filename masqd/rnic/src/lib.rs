@@ -44,5 +44,5 @@ mod vnic;
 
 pub use config::RnicConfig;
 pub use engine::{Engine, Waker};
-pub use rnic::Rnic;
+pub use rnic::{Rnic, THREAD_NAME};
 pub use udp::FaultInjection;

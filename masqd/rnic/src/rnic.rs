@@ -22,6 +22,9 @@ pub struct Rnic {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Name of the thread that runs an engine.
+pub const THREAD_NAME: &str = "rnic-engine";
+
 /// A command, and where its reply goes.
 type Letter = (Command, SyncSender<Result<Reply, DriverError>>);
 
@@ -37,7 +40,7 @@ impl Rnic {
         let waker = engine.waker();
         let (mailbox, letters) = channel();
         let thread = std::thread::Builder::new()
-            .name("rnic-engine".into())
+            .name(THREAD_NAME.into())
             .spawn(move || run(engine, &letters, spin))
             .map_err(|source| DriverError::Os { what: "cannot start the RNIC's thread".into(), source })?;
         Ok(Self { mailbox, waker, thread: Some(thread) })
