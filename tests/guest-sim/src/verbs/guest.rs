@@ -124,15 +124,26 @@ impl Guest {
     /// # Panics
     /// When it does not come within five seconds.
     #[track_caller]
-    pub fn expect_event(&self, kind: u32, handle: u32) -> AsyncEvent {
+    pub fn expect_event(&self, kind: u32, handle: u32) {
+        self.expect_events(&[(kind, handle)]);
+    }
+
+    /// Asynchronous events of some (kind, handle), in any order; others that come before the last of them are dropped.
+    ///
+    /// # Panics
+    /// When they do not come within five seconds.
+    #[track_caller]
+    pub fn expect_events(&self, wanted: &[(u32, u32)]) {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let mut others = Vec::new();
-        loop {
+        let (mut missing, mut others) = (wanted.to_vec(), Vec::new());
+        while !missing.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.next_async_event(left) {
-                Some(e) if e.kind == kind && e.handle == handle => return e,
-                Some(e) => others.push((e.kind, e.handle)),
-                None => panic!("no event {kind} of object {handle} in 5 s; others came: {others:?}"),
+            let Some(e) = self.next_async_event(left) else {
+                panic!("no event (kind, handle) of {missing:?} in 5 s; others came: {others:?}")
+            };
+            match missing.iter().position(|m| *m == (e.kind, e.handle)) {
+                Some(at) => drop(missing.remove(at)),
+                None => others.push((e.kind, e.handle)),
             }
         }
     }

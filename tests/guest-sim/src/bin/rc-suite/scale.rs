@@ -105,8 +105,8 @@ fn overrun(p: &Pair) {
     for k in 0..10 {
         c.a.post_send(&wr::rdma(SEND_OP_RDMA_WRITE, k, &there, 0), &[here.sge(0, 8)]).unwrap();
     }
-    p.a.guest.expect_event(EVENT_CQ_ERR, c.a.send_cq().handle());
-    p.a.guest.expect_event(EVENT_QP_FATAL, c.a.handle());
+    let of_queue = (EVENT_CQ_ERR, c.a.send_cq().handle());
+    p.a.guest.expect_events(&[of_queue, (EVENT_QP_FATAL, c.a.handle())]);
     assert_eq!(c.a.state(), QP_STATE_ERR);
     for k in 0..4 {
         let cqe = c.a.send_cq().poll().expect("what fitted is there");
