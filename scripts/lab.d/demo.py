@@ -24,8 +24,8 @@ PROGRAMS = [
 
 # Takes a queue pair to RTR and tells what the kernel says.
 CONNECT = """
-import errno, sys
-from pyverbs.addr import AHAttr, GlobalRoute
+import errno, ipaddress, sys
+from pyverbs.addr import AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.pd import PD
@@ -38,7 +38,8 @@ cq = CQ(ctx, 8)
 qp = QP(PD(ctx), QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(4, 4, 1, 1)))
 attr = QPAttr(port_num=1)
 qp.to_init(attr)
-route = GlobalRoute(dgid="::ffff:" + address, sgid_index=index)
+mapped = ipaddress.IPv6Address("::ffff:" + address).packed.hex()
+route = GlobalRoute(dgid=GID(":".join(mapped[i:i + 4] for i in range(0, 32, 4))), sgid_index=index)
 attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
 attr.dest_qp_num, attr.path_mtu, attr.max_dest_rd_atomic, attr.min_rnr_timer = qpn, e.IBV_MTU_1024, 1, 12
 try:
@@ -117,6 +118,7 @@ def tenants_apart(lab):
     say(f"  {red} tries to connect to {free}, which nobody has:")
     say("    " + attempt(red, free, qpn))
     process.kill()
+    process.communicate()
     victim.kill_all("ibv_rc_pingpong")
     logs = subprocess.run([LAB, "logs", red.host], capture_output=True, text=True).stdout
     say(f"  masqd on {red.host} logged:")

@@ -276,10 +276,11 @@ void vrdma_ibdev_unregister(struct vrdma_ibdev *ibd)
 {
 	if (!ibd->registered)
 		return;
+	/* First of all: no event may reach the core once it has begun to forget the device. */
+	WRITE_ONCE(ibd->registered, false);
 	unregister_netdevice_notifier(&ibd->netdev_nb);
 	cancel_work_sync(&ibd->link_work);
 	ib_unregister_device(&ibd->ib);
-	ibd->registered = false;
 }
 
 /* The device has been reset, and the zombies are freed. */
