@@ -19,8 +19,9 @@ use super::inbox::{Inbox, Message};
 use super::poller::{Poller, Source};
 use super::{Host, Report};
 
-/// A front end that stops in the middle of a message, or does not take an answer, is dropped after this time.
-const FRONT_END_PATIENCE: Duration = Duration::from_secs(2);
+/// A front end that stops in the middle of a message, or does not take an answer, is dropped after this time. It covers
+/// what masqd itself does for a message, which takes long on a host that is short of memory.
+const FRONT_END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A vNIC's socket and the thread behind it.
 #[derive(Debug)]
