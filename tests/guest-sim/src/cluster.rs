@@ -368,14 +368,23 @@ impl Drop for Cluster {
     }
 }
 
-/// What a run that was killed left behind.
+/// Removes what runs that were killed have left behind: namespaces and directories of processes that are gone.
 fn remove_leftovers() -> io::Result<()> {
+    let orphaned = |name: &str| {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        owner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+    };
     let list = Command::new("ip").args(["netns", "list"]).output()?;
     for line in String::from_utf8_lossy(&list.stdout).lines() {
         let name = line.split(' ').next().unwrap_or_default();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            ip(&["netns", "delete", name])?;
+        if orphaned(name) {
+            // Another run may be at it as well.
+            let _ = ip(&["netns", "delete", name]);
+        }
+    }
+    for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
+        if orphaned(&entry.file_name().to_string_lossy()) {
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
     Ok(())
