@@ -205,16 +205,24 @@ impl Server {
             .map_err(io::Error::other)?;
         info!(vnic = %self.name, "a front end has connected");
         let watched = Arc::new(stream.try_clone()?);
+        self.poller.add(&*watched, Source::Connection)?;
+        let ended = self.converse(stream, &watched, guest);
+        // Not by closing it: the watchdog may hold it a little longer, and the end of this connection must not be taken
+        // for a message of the next one.
+        self.poller.remove(&*watched)?;
+        ended
+    }
+
+    fn converse(&self, stream: UnixStream, watched: &Arc<UnixStream>, guest: Guest) -> io::Result<Next> {
         let guest = Arc::new(Mutex::new(guest));
         let mut requests = BackendReqHandler::from_stream(stream, guest.clone());
-        self.poller.add(&*watched, Source::Connection)?;
         loop {
             for source in self.poller.wait()? {
                 match source {
                     Source::Connection => {
                         let mut offered = None;
                         if lock(&guest).has_protocol_feature(VhostUserProtocolFeatures::BACKEND_REQ) {
-                            offered = Channel::peek(&*watched);
+                            offered = Channel::peek(&**watched);
                         }
                         let handled = {
                             let _watched = self.host.watchdog.watch(watched.clone(), FRONT_END_PATIENCE);
