@@ -111,11 +111,15 @@ def server(vm, command, port, timeout=60):
             vm.kill_all(os.path.basename(command.split()[0]))
 
 
-def client_server(place, program, options="", port=18515, timeout=120):
-    """Runs a perftest program or an ibv_ pingpong between a pair; returns the client's output."""
+def client_server(place, program, options="", port=18515, timeout=120, select=None):
+    """Runs a perftest program or an ibv_ pingpong between a pair; returns the client's output.
+
+    `select` gives the device options of a VM; by default they name its vrdma device.
+    """
     _, server_vm, client_vm = place
-    pingpong = program.startswith("ibv_")
-    select = (lambda vm: on(vm, "-g")) if pingpong else (lambda vm: on(vm) + " -F")
+    if select is None:
+        pingpong = program.startswith("ibv_")
+        select = (lambda vm: on(vm, "-g")) if pingpong else (lambda vm: on(vm) + " -F")
     with server(server_vm, f"{program} {select(server_vm)} -p {port} {options}", port, timeout) as process:
         output = client_vm.run(
             f"{program} {select(client_vm)} -p {port} {options} {server_vm.address}", timeout=timeout)

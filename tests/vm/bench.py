@@ -8,7 +8,7 @@ import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "lab.d"))
-from client import Lab, last_numbers, on, server  # noqa: E402
+from client import Lab, client_server, last_numbers, on, server  # noqa: E402
 
 ROUNDS = 3
 RXE_GID = """
@@ -29,10 +29,7 @@ def add_rxe(vm):
 
 def perftest(place, program, options, select):
     """One run; `select` gives a VM's device options. Returns the numbers of the result line."""
-    _, serving, asking = place
-    with server(serving, f"{program} {select[serving.name]} -F {options}", 18515, 90):
-        output = asking.run(f"{program} {select[asking.name]} -F {options} {serving.address}", timeout=90)
-    return last_numbers(output)
+    return last_numbers(client_server(place, program, options, timeout=90, select=lambda vm: f"{select[vm.name]} -F"))
 
 
 def tcp_mib(place):

@@ -15,7 +15,7 @@ use crate::verbs::*;
 macro_rules! library_functions {
     ($( $name:ident ( $($arg:ty),* ) $(-> $ret:ty)?; )*) => {
         /// The library's functions, with the signatures of driver.h.
-        #[allow(missing_docs)]
+        #[allow(missing_docs)] // each is a function of libibverbs and bears its name
         #[derive(Clone, Copy)]
         pub struct Library {
             $( pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?, )*

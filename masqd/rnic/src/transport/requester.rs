@@ -271,7 +271,7 @@ impl Requester {
     }
 
     /// Stores what the peer sent for `psn` of the first request.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments)] // what surrounds every step, and a response's place, bytes and number
     fn take_fetched<E: Env>(
         &mut self,
         link: &Link<'_>,

@@ -21,7 +21,7 @@ use crate::memory::Mapping;
 type SharedRing = vrdma_rings::Mapping;
 
 /// The mapping as shared memory for rings. The rings are dropped before the mapping that stands beside them.
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // describes a mapping to the ring code, which cannot know how long it lives
 fn shared(m: &Mapping) -> SharedRing {
     let start = std::ptr::NonNull::new(m.as_ptr()).expect("mappings are not null");
     // SAFETY: page-aligned, mapped for as long as `m`, which every user keeps beside the ring; no references to it are made.
