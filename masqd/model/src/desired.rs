@@ -1,57 +1,330 @@
-use std::collections::BTreeMap;
+//! A whole desired state: kept consistent, changed in time proportional to the change.
 
-use crate::file::File;
-use crate::validate::validate;
-use crate::{Host, Key, Object, Problems, Rule, Vnic, Vpc};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::net::IpAddr;
 
-/// A desired state that has been validated as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use masq_types::{Gid, MacAddr, Vni};
+use serde_json::{Map, Value};
+
+use crate::validate::check;
+use crate::{Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, Vnic, Vpc};
+
+/// A desired state. Parsed from a declarative file it is consistent, and each [`edit`](Self::edit) keeps it so;
+/// taken from a store with [`from_objects`](Self::from_objects) it is what the store holds.
+#[derive(Clone, Debug, Default)]
 pub struct DesiredState {
-    pub(crate) hosts: Vec<Host>,
-    pub(crate) vpcs: Vec<Vpc>,
-    pub(crate) vnics: Vec<Vnic>,
-    pub(crate) rules: Vec<Rule>,
+    objects: BTreeMap<Key, Object>,
+    /// Who has a value that only one may have.
+    claims: HashMap<Claim, BTreeSet<Key>>,
+    /// Who refers to an object.
+    referrers: HashMap<Key, BTreeSet<Key>>,
+}
+
+/// One change of a desired state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// This object shall be; it replaces the one with its key.
+    Put(Object),
+    /// The object with this key shall not be.
+    Delete(Key),
+}
+
+/// A value that at most one object may have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Claim {
+    /// An underlay address, also of an alias.
+    Underlay(IpAddr),
+    /// The identifier of a network.
+    Vni(Vni),
+    /// A MAC address in a network.
+    Mac(String, MacAddr),
+    /// A virtual address in a network.
+    Gid(String, Gid),
+    /// A dedicated alias.
+    Dedicated(IpAddr),
+}
+
+impl Claim {
+    /// The field that makes the claim.
+    pub(crate) fn field(&self) -> &'static str {
+        match self {
+            Claim::Underlay(_) => "underlay",
+            Claim::Vni(_) => "vni",
+            Claim::Mac(..) => "mac",
+            Claim::Gid(..) => "addresses",
+            Claim::Dedicated(_) => "dedicated_alias",
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Claim::Underlay(address) | Claim::Dedicated(address) => address.fmt(f),
+            Claim::Vni(vni) => vni.fmt(f),
+            Claim::Mac(_, mac) => mac.fmt(f),
+            Claim::Gid(_, gid) => gid.fmt(f),
+        }
+    }
 }
 
 impl DesiredState {
     /// Parses the declarative file in TOML. Reports everything that is wrong with it.
     pub fn from_toml(text: &str) -> Result<DesiredState, Problems> {
-        let file: File = toml::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?;
-        validate(file)
+        let file: Map<String, Value> = toml::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?;
+        Self::from_file(file)
     }
 
-    /// Parses the declarative file in JSON: `{"host": [...], "vpc": [...], "vnic": [...], "rule": [...]}`.
+    /// Parses the declarative file in JSON: `{"host": [...], "vpc": [...], "vnic": [...], ...}`.
     pub fn from_json(text: &str) -> Result<DesiredState, Problems> {
-        let file: File = serde_json::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?;
-        validate(file)
+        let file: Map<String, Value> =
+            serde_json::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?;
+        Self::from_file(file)
     }
 
-    /// The hosts.
-    pub fn hosts(&self) -> &[Host] {
-        &self.hosts
+    /// What a store holds, unchecked; realised state is left out.
+    pub fn from_objects(objects: impl IntoIterator<Item = Object>) -> DesiredState {
+        let mut state = DesiredState::default();
+        objects.into_iter().filter(|o| o.key().kind().is_desired()).for_each(|o| state.insert(o));
+        state
     }
 
-    /// The networks.
-    pub fn vpcs(&self) -> &[Vpc] {
-        &self.vpcs
+    fn from_file(file: Map<String, Value>) -> Result<DesiredState, Problems> {
+        let mut problems = Vec::new();
+        let mut edits = Vec::new();
+        let mut keys = BTreeSet::new();
+        for (table, list) in file {
+            let kind = Kind::from_name(&table).filter(|k| k.is_desired());
+            let (Some(kind), Value::Array(list)) = (kind, list) else {
+                let known: Vec<String> = Kind::desired().map(|k| format!("[[{k}]]")).collect();
+                return Err(Problems::Syntax(format!(
+                    "{table:?} is no list of objects; there are {}",
+                    known.join(", ")
+                )));
+            };
+            for (i, value) in list.into_iter().enumerate() {
+                let name = value.get("name").and_then(Value::as_str).map(str::to_owned);
+                match Object::from_value(kind, value) {
+                    Ok(object) => {
+                        if !keys.insert(object.key()) {
+                            let reason = "the file has another one of this name".into();
+                            problems.push(Problem {
+                                object: object.key().label(),
+                                field: "name".into(),
+                                reason,
+                            });
+                        }
+                        edits.push(Edit::Put(object));
+                    }
+                    Err(e) => {
+                        let number = || format!("{kind} number {}", i + 1);
+                        let object = name.map_or_else(number, |n| format!("{kind} {n:?}"));
+                        problems.push(Problem { object, field: e.field, reason: e.reason });
+                    }
+                }
+            }
+        }
+        let mut state = DesiredState::default();
+        if let Err(more) = state.edit(edits) {
+            // What could not be read is missing elsewhere: those reports would only confuse.
+            if problems.is_empty() {
+                problems = more;
+            }
+        }
+        if problems.is_empty() { Ok(state) } else { Err(Problems::Content(problems)) }
     }
 
-    /// The vNICs.
-    pub fn vnics(&self) -> &[Vnic] {
-        &self.vnics
+    /// Makes all changes, or none if the state were not consistent afterwards: then the problems. Looks only at the objects
+    /// that change and at those that refer to them.
+    pub fn edit(&mut self, edits: Vec<Edit>) -> Result<(), Vec<Problem>> {
+        let mut before = Vec::with_capacity(edits.len());
+        let mut touched = BTreeSet::new();
+        for edit in edits {
+            let key = match &edit {
+                Edit::Put(object) => object.key(),
+                Edit::Delete(key) => key.clone(),
+            };
+            before.push((key.clone(), self.remove(&key)));
+            touched.insert(key);
+            if let Edit::Put(object) = edit {
+                self.insert(object);
+            }
+        }
+        let problems = self.problems_of(&touched);
+        if problems.is_empty() {
+            return Ok(());
+        }
+        for (key, old) in before.into_iter().rev() {
+            self.remove(&key);
+            old.into_iter().for_each(|object| self.insert(object));
+        }
+        Err(problems)
     }
 
-    /// The rules.
-    pub fn rules(&self) -> &[Rule] {
-        &self.rules
+    /// What is wrong with these objects, and with those that refer to them.
+    fn problems_of(&self, touched: &BTreeSet<Key>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut affected = touched.clone();
+        for key in touched {
+            let referrers = self.referrers.get(key);
+            if self.objects.contains_key(key) {
+                affected.extend(referrers.into_iter().flatten().cloned());
+            } else if let Some(first) = referrers.and_then(BTreeSet::first) {
+                // Who refers to it and has changed itself is told so below.
+                if !touched.contains(first) {
+                    let others = match referrers.map_or(0, BTreeSet::len) {
+                        1 => "is still in use by".to_owned(),
+                        n => format!("is still in use by {n} objects, one of which is"),
+                    };
+                    let reason = format!("it {others} {}", first.label());
+                    problems.push(Problem { object: key.label(), field: "name".into(), reason });
+                }
+            }
+        }
+        for object in affected.iter().filter_map(|key| self.objects.get(key)) {
+            check(self, object, &mut problems);
+        }
+        problems
+    }
+
+    fn insert(&mut self, object: Object) {
+        let key = object.key();
+        for claim in object.claims() {
+            self.claims.entry(claim).or_default().insert(key.clone());
+        }
+        for referred in object.refers_to() {
+            self.referrers.entry(referred).or_default().insert(key.clone());
+        }
+        self.objects.insert(key, object);
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Object> {
+        let object = self.objects.remove(key)?;
+        for claim in object.claims() {
+            forget(&mut self.claims, &claim, key);
+        }
+        for referred in object.refers_to() {
+            forget(&mut self.referrers, &referred, key);
+        }
+        Some(object)
+    }
+
+    /// Another object that makes the same claim.
+    pub(crate) fn other_claimant(&self, claim: &Claim, key: &Key) -> Option<&Key> {
+        self.claims.get(claim)?.iter().find(|k| *k != key)
     }
 
     /// All objects by key.
-    pub fn objects(&self) -> BTreeMap<Key, Object> {
-        let hosts = self.hosts.iter().cloned().map(Object::Host);
-        let vpcs = self.vpcs.iter().cloned().map(Object::Vpc);
-        let vnics = self.vnics.iter().cloned().map(Object::Vnic);
-        let rules = self.rules.iter().cloned().map(Object::Rule);
-        hosts.chain(vpcs).chain(vnics).chain(rules).map(|o| (o.key(), o)).collect()
+    pub fn objects(&self) -> &BTreeMap<Key, Object> {
+        &self.objects
+    }
+
+    /// The objects of a kind by name.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Key, &Object)> {
+        self.objects.range(Key::new(kind, "")..).take_while(move |(k, _)| k.kind() == kind)
+    }
+
+    /// One object.
+    pub fn get(&self, kind: Kind, name: &str) -> Option<&Object> {
+        self.objects.get(&Key::new(kind, name))
+    }
+
+    /// A host.
+    pub fn host(&self, name: &str) -> Option<&Host> {
+        match self.get(Kind::Host, name)? {
+            Object::Host(o) => Some(o),
+            _ => None,
+        }
+    }
+
+    /// A network.
+    pub fn vpc(&self, name: &str) -> Option<&Vpc> {
+        match self.get(Kind::Vpc, name)? {
+            Object::Vpc(o) => Some(o),
+            _ => None,
+        }
+    }
+
+    /// A security group.
+    pub fn security_group(&self, name: &str) -> Option<&SecurityGroup> {
+        match self.get(Kind::SecurityGroup, name)? {
+            Object::SecurityGroup(o) => Some(o),
+            _ => None,
+        }
+    }
+
+    /// A QoS policy.
+    pub fn qos_policy(&self, name: &str) -> Option<&QosPolicy> {
+        match self.get(Kind::QosPolicy, name)? {
+            Object::QosPolicy(o) => Some(o),
+            _ => None,
+        }
+    }
+
+    /// A vNIC.
+    pub fn vnic(&self, name: &str) -> Option<&Vnic> {
+        match self.get(Kind::Vnic, name)? {
+            Object::Vnic(o) => Some(o),
+            _ => None,
+        }
+    }
+}
+
+fn forget<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: &Key) {
+    if let Some(keys) = map.get_mut(at) {
+        keys.remove(key);
+        if keys.is_empty() {
+            map.remove(at);
+        }
+    }
+}
+
+/// States are equal when their objects are.
+impl PartialEq for DesiredState {
+    fn eq(&self, other: &Self) -> bool {
+        self.objects == other.objects
+    }
+}
+
+impl Eq for DesiredState {}
+
+impl Object {
+    /// The values of the object that no other may have.
+    pub(crate) fn claims(&self) -> Vec<Claim> {
+        match self {
+            Object::Host(h) => {
+                let aliases = h.aliases.iter().map(|a| a.address.addr());
+                h.underlay.iter().copied().chain(aliases).map(Claim::Underlay).collect()
+            }
+            Object::Vpc(v) => vec![Claim::Vni(v.vni)],
+            Object::Vnic(v) => {
+                let mut claims = vec![Claim::Mac(v.vpc.clone(), v.mac)];
+                claims.extend(v.gids().into_iter().map(|gid| Claim::Gid(v.vpc.clone(), gid)));
+                claims.extend(v.dedicated_alias.map(Claim::Dedicated));
+                claims
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The objects that must exist for this one to make sense.
+    pub(crate) fn refers_to(&self) -> Vec<Key> {
+        match self {
+            Object::SecurityGroup(g) => vec![Key::new(Kind::Vpc, &g.vpc)],
+            Object::SecurityGroupRule(r) => {
+                let groups = [Some(&r.security_group), r.remote_group.as_ref()];
+                groups.into_iter().flatten().map(|g| Key::new(Kind::SecurityGroup, g)).collect()
+            }
+            Object::Vnic(v) => {
+                let mut keys = vec![Key::new(Kind::Vpc, &v.vpc)];
+                keys.extend(v.host.iter().map(|h| Key::new(Kind::Host, h)));
+                keys.extend(v.security_groups.iter().map(|g| Key::new(Kind::SecurityGroup, g)));
+                keys.extend(v.qos_policy.iter().map(|q| Key::new(Kind::QosPolicy, q)));
+                keys
+            }
+            Object::Host(_) | Object::Vpc(_) | Object::QosPolicy(_) => Vec::new(),
+            Object::Endpoint(_) | Object::HostState(_) => Vec::new(),
+        }
     }
 }

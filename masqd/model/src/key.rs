@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What every key of the store begins with.
+/// What every key of an object begins with.
 pub const PREFIX: &str = "masq/v1/";
 
 /// Kinds of objects.
@@ -11,27 +11,55 @@ pub enum Kind {
     Host,
     /// [`Vpc`](crate::Vpc).
     Vpc,
+    /// [`SecurityGroup`](crate::SecurityGroup).
+    SecurityGroup,
+    /// [`SecurityGroupRule`](crate::SecurityGroupRule).
+    SecurityGroupRule,
+    /// [`QosPolicy`](crate::QosPolicy).
+    QosPolicy,
     /// [`Vnic`](crate::Vnic).
     Vnic,
-    /// [`Rule`](crate::Rule).
-    Rule,
     /// [`Endpoint`](crate::Endpoint).
     Endpoint,
+    /// [`HostState`](crate::HostState).
+    HostState,
 }
 
 impl Kind {
     /// All kinds; an object refers to objects of earlier kinds only.
-    pub const ALL: [Kind; 5] = [Kind::Host, Kind::Vpc, Kind::Vnic, Kind::Rule, Kind::Endpoint];
+    pub const ALL: [Kind; 8] = [
+        Kind::Host,
+        Kind::Vpc,
+        Kind::SecurityGroup,
+        Kind::SecurityGroupRule,
+        Kind::QosPolicy,
+        Kind::Vnic,
+        Kind::Endpoint,
+        Kind::HostState,
+    ];
+
+    /// The kinds that users write, in the same order.
+    pub fn desired() -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(|k| k.is_desired())
+    }
 
     /// The name in keys, files and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Host => "host",
             Kind::Vpc => "vpc",
+            Kind::SecurityGroup => "security_group",
+            Kind::SecurityGroupRule => "security_group_rule",
+            Kind::QosPolicy => "qos_policy",
             Kind::Vnic => "vnic",
-            Kind::Rule => "rule",
             Kind::Endpoint => "endpoint",
+            Kind::HostState => "host_state",
         }
+    }
+
+    /// The kind with this name.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|k| k.name() == name)
     }
 
     /// The prefix of the keys of this kind.
@@ -41,7 +69,7 @@ impl Kind {
 
     /// Whether a user wrote it (a host writes the others).
     pub const fn is_desired(self) -> bool {
-        !matches!(self, Kind::Endpoint)
+        !matches!(self, Kind::Endpoint | Kind::HostState)
     }
 }
 
@@ -51,7 +79,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where the store keeps an object: `masq/v1/<kind>/<name>`, for a rule `masq/v1/rule/<vpc>/<name>`.
+/// Where the store keeps an object: `masq/v1/<kind>/<name>`, for a rule
+/// `masq/v1/security_group_rule/<group>/<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     kind: Kind,
@@ -59,29 +88,14 @@ pub struct Key {
 }
 
 impl Key {
-    /// Key of a host.
-    pub fn host(name: &str) -> Key {
-        Key { kind: Kind::Host, name: name.into() }
-    }
-
-    /// Key of a network.
-    pub fn vpc(name: &str) -> Key {
-        Key { kind: Kind::Vpc, name: name.into() }
-    }
-
-    /// Key of a vNIC.
-    pub fn vnic(name: &str) -> Key {
-        Key { kind: Kind::Vnic, name: name.into() }
+    /// Key of the object of a kind; the name of a rule is `<group>/<name>`, that of an endpoint its vNIC's.
+    pub fn new(kind: Kind, name: &str) -> Key {
+        Key { kind, name: name.into() }
     }
 
     /// Key of a rule.
-    pub fn rule(vpc: &str, name: &str) -> Key {
-        Key { kind: Kind::Rule, name: format!("{vpc}/{name}") }
-    }
-
-    /// Key of the endpoint of a vNIC.
-    pub fn endpoint(vnic: &str) -> Key {
-        Key { kind: Kind::Endpoint, name: vnic.into() }
+    pub fn rule(group: &str, name: &str) -> Key {
+        Key { kind: Kind::SecurityGroupRule, name: format!("{group}/{name}") }
     }
 
     /// The kind of object.
@@ -92,6 +106,11 @@ impl Key {
     /// What comes after the kind.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Kind and name, as messages tell them.
+    pub fn label(&self) -> String {
+        format!("{} {:?}", self.kind, self.name)
     }
 }
 
@@ -113,8 +132,8 @@ impl FromStr for Key {
         let wrong = || ParseKeyError(s.into());
         let rest = s.strip_prefix(PREFIX).ok_or_else(wrong)?;
         let (kind, name) = rest.split_once('/').ok_or_else(wrong)?;
-        let kind = Kind::ALL.into_iter().find(|k| k.name() == kind).ok_or_else(wrong)?;
-        let parts = if kind == Kind::Rule { 2 } else { 1 };
+        let kind = Kind::from_name(kind).ok_or_else(wrong)?;
+        let parts = if kind == Kind::SecurityGroupRule { 2 } else { 1 };
         if name.split('/').count() != parts || name.split('/').any(str::is_empty) {
             return Err(wrong());
         }
@@ -128,14 +147,9 @@ mod tests {
 
     #[test]
     fn keys_come_back_from_their_text() {
-        let keys = [
-            Key::host("h1"),
-            Key::vpc("blue"),
-            Key::vnic("blue-1"),
-            Key::rule("blue", "r"),
-            Key::endpoint("blue-1"),
-        ];
-        for (key, kind) in keys.into_iter().zip(Kind::ALL) {
+        for kind in Kind::ALL {
+            let key =
+                if kind == Kind::SecurityGroupRule { Key::rule("g", "r") } else { Key::new(kind, "a-1") };
             assert_eq!(key.kind(), kind);
             assert!(key.to_string().starts_with(&kind.prefix()));
             assert_eq!(key.to_string().parse(), Ok(key));
@@ -150,9 +164,9 @@ mod tests {
             "masq/v1/vnic",
             "masq/v1/vnic/",
             "masq/v1/vnic/a/b",
-            "masq/v1/rule/a",
-            "masq/v1/rule/a/",
-            "masq/v1/rule//b",
+            "masq/v1/security_group_rule/a",
+            "masq/v1/security_group_rule/a/",
+            "masq/v1/security_group_rule//b",
             "masq/v2/vnic/a",
             "masq/v1/pod/a",
             "other/v1/vnic/a",

@@ -1,21 +1,28 @@
-//! The objects that masq's users and its store know: hosts, networks, virtual NICs, rules (desired
-//! state) and endpoints (realised state); their validation, and their text forms.
+//! The objects that masq's users and its store know: hosts, networks, security groups and their rules, QoS policies,
+//! virtual NICs (desired state), endpoints and how far hosts have come (realised state); their validation, and their
+//! text forms.
 //!
-//! [`DesiredState`] is a whole desired state that has been found consistent: parse one from the
-//! declarative file with [`DesiredState::from_toml`] or [`DesiredState::from_json`]. A store holds
-//! one [`Object`] under each [`Key`].
+//! [`DesiredState`] is a whole desired state: parse one from the declarative file with [`DesiredState::from_toml`] or
+//! [`DesiredState::from_json`], change one with [`DesiredState::edit`]. A store holds one [`Object`] under each [`Key`].
 
 pub mod api;
 mod desired;
-mod file;
+mod entry;
 mod key;
 mod object;
 mod problem;
 mod validate;
 
-pub use desired::DesiredState;
+pub use desired::{DesiredState, Edit};
+pub use entry::{FieldError, Object, ObjectError};
 pub use ipnet::IpNet;
 pub use key::{Key, Kind, PREFIX, ParseKeyError};
-pub use object::{Action, DEFAULT_PRIORITY, Endpoint, Host, Object, ObjectError, Rule, Vnic, Vpc};
+pub use object::{
+    Action, Alias, ClassRate, DEFAULT_PRIORITY, Direction, Endpoint, Host, HostState, QosPolicy, Quota,
+    SecurityGroup, SecurityGroupRule, Transport, Vnic, Vpc,
+};
 pub use problem::{Problem, Problems};
-pub use validate::{MAX_ADDRESSES, MAX_PATHS};
+pub use validate::{
+    CLASSES, MAX_ADDRESS_PAIRS, MAX_ADDRESSES, MAX_ALIASES, MAX_BURST_BITS, MAX_PATHS, MAX_RATE_BITS_PER_SEC,
+    MAX_SECURITY_GROUPS, MAX_WEIGHT, MIN_BURST_BITS, MIN_RATE_BITS_PER_SEC,
+};

@@ -1,10 +1,10 @@
+//! The objects themselves, in the form in which API and store carry them.
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use masq_types::{Gid, MacAddr, QpnBlock, Vni};
 use serde::{Deserialize, Serialize};
-
-use crate::{Key, Kind};
 
 /// Priority of a rule that does not state one; the smallest number decides first.
 pub const DEFAULT_PRIORITY: u32 = 1000;
@@ -15,8 +15,40 @@ pub const DEFAULT_PRIORITY: u32 = 1000;
 pub struct Host {
     /// Its name, unique among hosts.
     pub name: String,
-    /// Its underlay addresses: address `i` belongs to path `i`.
+    /// Its underlay addresses, unique among hosts: address `i` belongs to path `i`.
     pub underlay: Vec<IpAddr>,
+    /// Addresses that masqd itself puts on the host's links: path addresses, or dedicated ones of vNICs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<Alias>,
+    /// Rates that all vNICs of a class share on this host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_rates: Vec<ClassRate>,
+}
+
+/// An address that masqd puts on a link of its host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Alias {
+    /// The address with the length of its link's prefix, such as `10.78.0.1/24`.
+    pub address: IpNet,
+    /// The link, such as `eth1`.
+    pub link: String,
+    /// Where packets from this address leave the link's own network; none: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+}
+
+/// What the vNICs of one class may send together on one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassRate {
+    /// The class, 0 to 7.
+    pub class: u8,
+    /// The rate in bits of IP packets per second.
+    pub rate_bits_per_sec: u64,
+    /// How much may be sent at once after a pause, in bits; a tenth of a second's worth when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_bits: Option<u64>,
 }
 
 /// A tenant's network.
@@ -25,8 +57,138 @@ pub struct Host {
 pub struct Vpc {
     /// Its name, unique among networks.
     pub name: String,
-    /// Its identifier, unique among networks.
+    /// Its identifier, unique among networks, 1 to 16777215.
     pub vni: Vni,
+}
+
+/// vNICs of one network to which the same rules apply, and which may connect to one another where no rule denies it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecurityGroup {
+    /// Its name, unique among all groups.
+    pub name: String,
+    /// Name of its network.
+    pub vpc: String,
+}
+
+/// A rule about the traffic of a security group's members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecurityGroupRule {
+    /// Its name, unique in its group.
+    pub name: String,
+    /// Name of its group.
+    pub security_group: String,
+    /// Whether it is about what members receive or what they send.
+    pub direction: Direction,
+    /// Only traffic from or to these addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_prefix: Option<IpNet>,
+    /// Only traffic from or to members of this group of the same network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_group: Option<String>,
+    /// Only traffic of this transport.
+    #[serde(default)]
+    pub transport: Transport,
+    /// The rule with the smallest number that matches decides; among equals a `deny` does.
+    #[serde(default = "default_priority")]
+    pub priority: u32,
+    /// What happens.
+    pub action: Action,
+}
+
+fn default_priority() -> u32 {
+    DEFAULT_PRIORITY
+}
+
+/// The direction of traffic, seen from a group's member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// What it receives.
+    Ingress,
+    /// What it sends.
+    Egress,
+}
+
+/// The transport services that a rule is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// All of them.
+    #[default]
+    Any,
+    /// Reliable connections.
+    Rc,
+    /// Unreliable connections.
+    Uc,
+    /// Datagrams.
+    Ud,
+}
+
+/// What a rule does with the traffic that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It may pass.
+    Allow,
+    /// It may not.
+    Deny,
+}
+
+/// How much vNICs may send, and who comes first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QosPolicy {
+    /// Its name, unique among policies.
+    pub name: String,
+    /// What each vNIC may send, in bits of IP packets per second; unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bits_per_sec: Option<u64>,
+    /// How much may be sent at once after a pause, in bits; a tenth of a second's worth when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_bits: Option<u64>,
+    /// Share of the host's RNIC among vNICs of the same class that all have something to send, 1 to 256.
+    #[serde(default = "default_weight")]
+    pub weight: u16,
+    /// Class, 0 to 7: a higher one is served first.
+    #[serde(default)]
+    pub class: u8,
+    /// DSCP of what is sent, 0 to 63; what the guest asks for when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
+}
+
+fn default_weight() -> u16 {
+    1
+}
+
+/// How much of the host a guest may use. What is absent has masqd's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Queue pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qps: Option<u64>,
+    /// Completion queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cqs: Option<u64>,
+    /// Memory regions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mrs: Option<u64>,
+    /// Bytes of guest memory in regions and rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_bytes: Option<u64>,
+    /// Control commands per second, 1 to 1000000; as many may come at once after a pause. Unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands_per_sec: Option<u32>,
+}
+
+impl Quota {
+    /// Whether it says nothing.
+    pub fn is_default(&self) -> bool {
+        *self == Quota::default()
+    }
 }
 
 /// A tenant's virtual NIC, and the RDMA device beside it.
@@ -37,63 +199,59 @@ pub struct Vnic {
     pub name: String,
     /// Name of its network.
     pub vpc: String,
-    /// Name of the host on which its VM runs.
-    pub host: String,
+    /// Name of the host on which its VM runs; absent while it runs nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// MAC address of the NIC, unique in its network.
     pub mac: MacAddr,
-    /// Virtual addresses of the NIC, unique in its network. The link-local address of the MAC
-    /// comes on top of them.
+    /// Virtual addresses of the NIC, unique in its network. The link-local address of the MAC comes on top of them.
     pub addresses: Vec<IpAddr>,
+    /// Further addresses that the guest may take on, for instance one that moves between two guests. Peers find such an
+    /// address while exactly one vNIC has it in its GID table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_address_pairs: Vec<IpNet>,
+    /// Names of its security groups; without any it can connect to nobody.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<String>,
+    /// Name of its QoS policy; without one it is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos_policy: Option<String>,
+    /// How much of the host its guest may use.
+    #[serde(default, skip_serializing_if = "Quota::is_default")]
+    pub quota: Quota,
     /// How many underlay paths it uses, from 1; 1 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<u8>,
+    /// An alias of its host that no other vNIC uses; takes the place of the host's first underlay address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedicated_alias: Option<IpAddr>,
 }
 
 impl Vnic {
-    /// All GIDs that the vNIC may use: the link-local GID of its MAC, then its addresses.
+    /// The GIDs that are the vNIC's own: the link-local GID of its MAC, then its addresses.
     pub fn gids(&self) -> Vec<Gid> {
         let mut gids = vec![Gid::from(self.mac.link_local())];
         gids.extend(self.addresses.iter().copied().map(Gid::from));
         gids
     }
 
+    /// Whether its guest may put `gid` into its table.
+    pub fn may_use(&self, gid: Gid) -> bool {
+        let ip = gid.ip();
+        gid == Gid::from(self.mac.link_local())
+            || self.addresses.contains(&ip)
+            || self.allowed_address_pairs.iter().any(|net| net.contains(&ip))
+    }
+
     /// How many underlay paths it uses.
     pub fn path_count(&self) -> u8 {
         self.paths.unwrap_or(1)
     }
-}
 
-/// What a rule does with the connections that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// They may be made.
-    Allow,
-    /// They may not.
-    Deny,
-}
-
-/// A rule of a network about traffic from `source` to `destination`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rule {
-    /// Its name, unique in its network.
-    pub name: String,
-    /// Name of its network.
-    pub vpc: String,
-    /// Who sends.
-    pub source: IpNet,
-    /// Who receives.
-    pub destination: IpNet,
-    /// What happens.
-    pub action: Action,
-    /// The rule with the smallest number that matches decides; among equals a `deny` does.
-    #[serde(default = "default_priority")]
-    pub priority: u32,
-}
-
-fn default_priority() -> u32 {
-    DEFAULT_PRIORITY
+    /// Whether it runs on the host with this name.
+    pub fn is_on(&self, host: &str) -> bool {
+        self.host.as_deref() == Some(host)
+    }
 }
 
 /// A vNIC that a host has realised: where its peers find it.
@@ -104,7 +262,7 @@ pub struct Endpoint {
     pub vnic: String,
     /// Its network.
     pub vni: Vni,
-    /// Its virtual addresses.
+    /// Its virtual addresses: its own, then the allowed ones that its guest has taken on.
     pub gids: Vec<Gid>,
     /// Name of the host.
     pub host: String,
@@ -116,94 +274,15 @@ pub struct Endpoint {
     pub generation: u64,
 }
 
-/// Any object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Object {
-    /// A host.
-    Host(Host),
-    /// A network.
-    Vpc(Vpc),
-    /// A virtual NIC.
-    Vnic(Vnic),
-    /// A rule.
-    Rule(Rule),
-    /// An endpoint.
-    Endpoint(Endpoint),
-}
-
-impl Object {
-    /// Where the store keeps it.
-    pub fn key(&self) -> Key {
-        match self {
-            Object::Host(h) => Key::host(&h.name),
-            Object::Vpc(v) => Key::vpc(&v.name),
-            Object::Vnic(v) => Key::vnic(&v.name),
-            Object::Rule(r) => Key::rule(&r.vpc, &r.name),
-            Object::Endpoint(e) => Key::endpoint(&e.vnic),
-        }
-    }
-
-    /// Its form in the store: JSON.
-    pub fn to_json(&self) -> Vec<u8> {
-        let json = match self {
-            Object::Host(o) => serde_json::to_vec(o),
-            Object::Vpc(o) => serde_json::to_vec(o),
-            Object::Vnic(o) => serde_json::to_vec(o),
-            Object::Rule(o) => serde_json::to_vec(o),
-            Object::Endpoint(o) => serde_json::to_vec(o),
-        };
-        json.expect("objects have string keys and no failing serialiser")
-    }
-
-    /// The object that the store keeps under `key`.
-    pub fn from_entry(key: &Key, json: &[u8]) -> Result<Object, ObjectError> {
-        let wrong = |source| ObjectError::Json { key: key.clone(), source };
-        let object = match key.kind() {
-            Kind::Host => Object::Host(serde_json::from_slice(json).map_err(wrong)?),
-            Kind::Vpc => Object::Vpc(serde_json::from_slice(json).map_err(wrong)?),
-            Kind::Vnic => Object::Vnic(serde_json::from_slice(json).map_err(wrong)?),
-            Kind::Rule => Object::Rule(serde_json::from_slice(json).map_err(wrong)?),
-            Kind::Endpoint => Object::Endpoint(serde_json::from_slice(json).map_err(wrong)?),
-        };
-        if object.key() != *key {
-            return Err(ObjectError::Misplaced { key: key.clone(), actual: object.key() });
-        }
-        if let Object::Endpoint(e) = &object {
-            if let Some(b) = e.qpn_blocks.iter().find(|b| QpnBlock::new(b.first, b.len).is_none()) {
-                return Err(ObjectError::Block { key: key.clone(), first: b.first, len: b.len });
-            }
-        }
-        Ok(object)
-    }
-}
-
-/// An entry of the store that is no object.
-#[derive(Debug, thiserror::Error)]
-pub enum ObjectError {
-    /// The value does not parse.
-    #[error("{key}: {source}")]
-    Json {
-        /// Where.
-        key: Key,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// The value belongs under another key.
-    #[error("{key} holds the object of {actual}")]
-    Misplaced {
-        /// Where it stands.
-        key: Key,
-        /// Where it belongs.
-        actual: Key,
-    },
-    /// A block of QPNs is not aligned, too small or too large.
-    #[error("{key}: field qpn_blocks: {len} QPNs from {first} are no block")]
-    Block {
-        /// Where.
-        key: Key,
-        /// First QPN.
-        first: u32,
-        /// How many.
-        len: u32,
-    },
+/// How far a host has come: written by the host, and gone when the host is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostState {
+    /// Name of the host.
+    pub host: String,
+    /// Everything that was desired up to this revision of the store is in force there.
+    pub realised_revision: u64,
+    /// What keeps the host from serving single vNICs, or anything at all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }

@@ -1,16 +1,28 @@
 use std::fmt;
 
 /// One thing that is wrong with a desired state.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{object}: field {field}: {reason}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+
 pub struct Problem {
     /// The object, for instance `vnic "blue-1"`, or `vnic number 3` when it has no usable name.
     pub object: String,
-    /// The field.
-    pub field: &'static str,
+    /// The field, as a path; empty when it is not about a single one.
+    pub field: String,
     /// What is wrong with it, and what would be right.
     pub reason: String,
 }
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.object)?;
+        if !self.field.is_empty() {
+            write!(f, "field {}: ", self.field)?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Problem {}
 
 /// Everything that is wrong with a desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,322 +1,350 @@
-use std::collections::HashMap;
+//! What must hold for each object of a desired state.
+
 use std::fmt;
-use std::hash::Hash;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use masq_types::{Gid, MacAddr, Vni};
+use masq_types::{Gid, MacAddr};
 
-use crate::file::{File, FileHost, FileRule, FileVnic, FileVpc};
-use crate::{Action, DEFAULT_PRIORITY, DesiredState, Host, Kind, Problem, Problems, Rule, Vnic, Vpc};
+use crate::{
+    Alias, DesiredState, Host, Kind, Object, Problem, QosPolicy, Quota, SecurityGroup, SecurityGroupRule,
+    Vnic,
+};
 
 /// Most virtual addresses of a vNIC: with its link-local GID they fill the GID table.
 pub const MAX_ADDRESSES: usize = 15;
 
+/// Most prefixes in a vNIC's `allowed_address_pairs`.
+pub const MAX_ADDRESS_PAIRS: usize = 64;
+
+/// Most security groups of a vNIC.
+pub const MAX_SECURITY_GROUPS: usize = 16;
+
 /// Most underlay paths of a host.
 pub const MAX_PATHS: usize = 8;
+
+/// Most aliases of a host.
+pub const MAX_ALIASES: usize = 4096;
+
+/// Lowest rate of a policy or a class: one full packet and its acknowledgement take less than a second.
+pub const MIN_RATE_BITS_PER_SEC: u64 = 100_000;
+
+/// Highest rate of a policy or a class.
+pub const MAX_RATE_BITS_PER_SEC: u64 = 1_000_000_000_000;
+
+/// Smallest burst: one full packet must fit.
+pub const MIN_BURST_BITS: u64 = 72_000;
+
+/// Largest burst.
+pub const MAX_BURST_BITS: u64 = 1_000_000_000_000;
+
+/// Classes of traffic.
+pub const CLASSES: u8 = 8;
+
+/// Highest weight.
+pub const MAX_WEIGHT: u16 = 256;
 
 /// Longest name.
 const MAX_NAME_BYTES: usize = 63;
 
-/// Longest name of a rule: derived names hold two prefixes.
-const MAX_RULE_NAME_BYTES: usize = 160;
+/// Longest name of a link (IFNAMSIZ).
+const MAX_LINK_BYTES: usize = 15;
 
-/// The file's meaning, or everything that is wrong with it.
-pub(crate) fn validate(file: File) -> Result<DesiredState, Problems> {
-    let mut report = Report::default();
-    let hosts = hosts(&file.host, &mut report);
-    let vpcs = vpcs(&file.vpc, &mut report);
-    let vnics = vnics(&file, &mut report);
-    let rules = rules(&file, &mut report);
-    if report.problems.is_empty() {
-        Ok(DesiredState { hosts, vpcs, vnics, rules })
-    } else {
-        Err(Problems::Content(report.problems))
+/// Most commands per second that a quota can grant.
+const MAX_COMMANDS_PER_SEC: u32 = 1_000_000;
+
+/// Adds what is wrong with `object`, which is part of `state`.
+pub(crate) fn check(state: &DesiredState, object: &Object, problems: &mut Vec<Problem>) {
+    let mut r = Report { object: object.key().label(), problems };
+    match object {
+        Object::Host(o) => r.host(o),
+        Object::Vpc(o) => r.name(&o.name),
+        Object::SecurityGroup(o) => r.security_group(state, o),
+        Object::SecurityGroupRule(o) => r.rule(state, o),
+        Object::QosPolicy(o) => r.qos_policy(o),
+        Object::Vnic(o) => r.vnic(state, o),
+        Object::Endpoint(_) | Object::HostState(_) => {}
     }
-}
-
-fn hosts(file: &[FileHost], report: &mut Report) -> Vec<Host> {
-    let mut names = Unique::default();
-    let mut addresses = Unique::default();
-    let mut hosts = Vec::new();
-    for (i, h) in file.iter().enumerate() {
-        let mut r = report.object(Kind::Host, i, &h.name);
-        r.name(&h.name, MAX_NAME_BYTES, &mut names);
-        if h.underlay.is_empty() {
-            r.problem("underlay", "at least one address is needed");
+    for claim in object.claims() {
+        // The same name in two kinds of claims, such as a MAC and its link-local address, needs one report.
+        if let Some(other) = state.other_claimant(&claim, &object.key()) {
+            r.once(claim.field(), format_args!("{claim} is in use by {} already", other.label()));
         }
-        if h.underlay.len() > MAX_PATHS {
-            r.problem(
-                "underlay",
-                format_args!("{} addresses; at most {MAX_PATHS} are possible", h.underlay.len()),
-            );
-        }
-        let mut underlay = Vec::new();
-        for text in &h.underlay {
-            let Some(address) = r.address("underlay", text) else { continue };
-            r.unique("underlay", address, &mut addresses);
-            underlay.push(address);
-        }
-        hosts.push(Host { name: h.name.clone(), underlay });
-    }
-    hosts
-}
-
-fn vpcs(file: &[FileVpc], report: &mut Report) -> Vec<Vpc> {
-    let mut names = Unique::default();
-    let mut vnis = Unique::default();
-    let mut vpcs = Vec::new();
-    for (i, v) in file.iter().enumerate() {
-        let mut r = report.object(Kind::Vpc, i, &v.name);
-        r.name(&v.name, MAX_NAME_BYTES, &mut names);
-        let Some(vni) = u32::try_from(v.vni).ok().and_then(Vni::new) else {
-            r.problem("vni", format_args!("{} lies outside 1 to {}", v.vni, Vni::MAX));
-            continue;
-        };
-        r.unique("vni", vni, &mut vnis);
-        vpcs.push(Vpc { name: v.name.clone(), vni });
-    }
-    vpcs
-}
-
-fn vnics(file: &File, report: &mut Report) -> Vec<Vnic> {
-    let mut names = Unique::default();
-    let mut macs: HashMap<&str, Unique<MacAddr>> = HashMap::new();
-    let mut gids: HashMap<&str, Unique<Gid>> = HashMap::new();
-    let mut vnics = Vec::new();
-    for (i, v) in file.vnic.iter().enumerate() {
-        let mut r = report.object(Kind::Vnic, i, &v.name);
-        r.name(&v.name, MAX_NAME_BYTES, &mut names);
-        if v.name == "masqd" {
-            r.problem("name", "\"masqd\" is the name of masqd's own socket");
-        }
-        r.refers("vpc", Kind::Vpc, &v.vpc, file.vpc.iter().any(|o| o.name == v.vpc));
-        let host = file.host.iter().find(|o| o.name == v.host);
-        r.refers("host", Kind::Host, &v.host, host.is_some());
-        let paths = r.paths(v, host);
-        let gids = gids.entry(&v.vpc).or_default();
-        let mac = r.mac(&v.mac);
-        if let Some(mac) = mac {
-            // Equal MACs have equal link-local addresses: one report is enough.
-            if r.unique("mac", mac, macs.entry(&v.vpc).or_default()) {
-                r.unique("mac", Gid::from(mac.link_local()), gids);
-            }
-        }
-        if v.addresses.is_empty() {
-            r.problem("addresses", "at least one address is needed");
-        }
-        if v.addresses.len() > MAX_ADDRESSES {
-            let n = v.addresses.len();
-            r.problem("addresses", format_args!("{n} addresses; at most {MAX_ADDRESSES} are possible"));
-        }
-        let mut addresses = Vec::new();
-        for text in &v.addresses {
-            let Some(address) = r.virtual_address(text) else { continue };
-            r.unique("addresses", Gid::from(address), gids);
-            addresses.push(address);
-        }
-        let Some(mac) = mac else { continue };
-        vnics.push(Vnic {
-            name: v.name.clone(),
-            vpc: v.vpc.clone(),
-            host: v.host.clone(),
-            mac,
-            addresses,
-            paths,
-        });
-    }
-    vnics
-}
-
-fn rules(file: &File, report: &mut Report) -> Vec<Rule> {
-    let mut names: HashMap<&str, Unique<String>> = HashMap::new();
-    let mut rules = Vec::new();
-    for (i, rule) in file.rule.iter().enumerate() {
-        let name = rule.name.clone().unwrap_or_else(|| derived_name(rule));
-        let mut r = report.object(Kind::Rule, i, &name);
-        r.name(&name, MAX_RULE_NAME_BYTES, names.entry(&rule.vpc).or_default());
-        r.refers("vpc", Kind::Vpc, &rule.vpc, file.vpc.iter().any(|o| o.name == rule.vpc));
-        let source = r.prefix("source", &rule.source);
-        let destination = r.prefix("destination", &rule.destination);
-        let action = match rule.action.as_str() {
-            "allow" => Some(Action::Allow),
-            "deny" => Some(Action::Deny),
-            other => {
-                r.problem("action", format_args!("{other:?} is neither \"allow\" nor \"deny\""));
-                None
-            }
-        };
-        let asked = rule.priority.unwrap_or(DEFAULT_PRIORITY.into());
-        let priority = u32::try_from(asked).ok();
-        if priority.is_none() {
-            r.problem("priority", format_args!("{asked} lies outside 0 to {}", u32::MAX));
-        }
-        let (Some(source), Some(destination), Some(action), Some(priority)) =
-            (source, destination, action, priority)
-        else {
-            continue;
-        };
-        if source.addr().is_ipv4() != destination.addr().is_ipv4() {
-            r.problem(
-                "destination",
-                format_args!("{destination} and the source {source} are of different families"),
-            );
-        }
-        rules.push(Rule { name, vpc: rule.vpc.clone(), source, destination, action, priority });
-    }
-    rules
-}
-
-/// The name of a rule that has none: what it says, so that it is the same on every reading of the
-/// file and changes with the rule.
-fn derived_name(rule: &FileRule) -> String {
-    let priority = rule.priority.unwrap_or(DEFAULT_PRIORITY.into());
-    let text = format!("{}-{priority}-{}-{}", rule.action, rule.source, rule.destination);
-    text.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' })
-        .collect()
-}
-
-/// Which object first used a value.
-struct Unique<T>(HashMap<T, String>);
-
-impl<T> Default for Unique<T> {
-    fn default() -> Self {
-        Unique(HashMap::new())
-    }
-}
-
-#[derive(Default)]
-struct Report {
-    problems: Vec<Problem>,
-}
-
-impl Report {
-    fn object(&mut self, kind: Kind, index: usize, name: &str) -> ObjectReport<'_> {
-        let object =
-            if name.is_empty() { format!("{kind} number {}", index + 1) } else { format!("{kind} {name:?}") };
-        ObjectReport { report: self, object }
     }
 }
 
 /// Collects what is wrong with one object.
-struct ObjectReport<'a> {
-    report: &'a mut Report,
+struct Report<'a> {
     object: String,
+    problems: &'a mut Vec<Problem>,
 }
 
-impl ObjectReport<'_> {
-    fn problem(&mut self, field: &'static str, reason: impl fmt::Display) {
+impl Report<'_> {
+    fn problem(&mut self, field: &str, reason: impl fmt::Display) {
         let reason = reason.to_string();
-        self.report.problems.push(Problem { object: self.object.clone(), field, reason });
+        self.problems.push(Problem { object: self.object.clone(), field: field.into(), reason });
     }
 
-    fn name(&mut self, name: &str, max_bytes: usize, seen: &mut Unique<String>) {
+    /// Reports a problem with a field that has none yet.
+    fn once(&mut self, field: &str, reason: impl fmt::Display) {
+        if !self.problems.iter().any(|p| p.object == self.object && p.field == field) {
+            self.problem(field, reason);
+        }
+    }
+
+    fn host(&mut self, host: &Host) {
+        self.name(&host.name);
+        if host.underlay.is_empty() {
+            self.problem("underlay", "at least one address is needed");
+        }
+        self.at_most("underlay", "addresses", host.underlay.len(), MAX_PATHS);
+        host.underlay.iter().for_each(|a| self.station("underlay", *a));
+        self.no_repetition("underlay", &host.underlay);
+        self.at_most("aliases", "aliases", host.aliases.len(), MAX_ALIASES);
+        host.aliases.iter().for_each(|a| self.alias(a));
+        let aliases: Vec<IpAddr> = host.aliases.iter().map(|a| a.address.addr()).collect();
+        self.no_repetition("aliases", &aliases);
+        for class in &host.class_rates {
+            self.class("class_rates", class.class);
+            self.rate("class_rates", class.rate_bits_per_sec);
+            self.burst("class_rates", class.burst_bits);
+        }
+        let classes: Vec<u8> = host.class_rates.iter().map(|c| c.class).collect();
+        self.no_repetition("class_rates", &classes);
+    }
+
+    fn alias(&mut self, alias: &Alias) {
+        let address = alias.address.addr();
+        self.station("aliases", address);
+        let plain = |c: char| c.is_ascii_graphic() && c != '/' && c != ':';
+        if alias.link.is_empty() || alias.link.len() > MAX_LINK_BYTES || !alias.link.chars().all(plain) {
+            self.problem("aliases", format_args!("{:?} is not the name of a link", alias.link));
+        }
+        if let Some(gateway) = alias.gateway {
+            self.station("aliases", gateway);
+            if gateway.is_ipv4() != address.is_ipv4() {
+                self.problem(
+                    "aliases",
+                    format_args!("the gateway {gateway} of {address} is of another family"),
+                );
+            }
+        }
+    }
+
+    fn security_group(&mut self, state: &DesiredState, group: &SecurityGroup) {
+        self.name(&group.name);
+        self.exists("vpc", Kind::Vpc, &group.vpc, state.vpc(&group.vpc).is_some());
+    }
+
+    fn rule(&mut self, state: &DesiredState, rule: &SecurityGroupRule) {
+        self.name(&rule.name);
+        let group = state.security_group(&rule.security_group);
+        self.exists("security_group", Kind::SecurityGroup, &rule.security_group, group.is_some());
+        match (&rule.remote_prefix, &rule.remote_group) {
+            (Some(_), Some(_)) => {
+                self.problem("remote_group", "a rule is about a prefix or a group, not about both");
+            }
+            (Some(net), None) => self.prefix("remote_prefix", *net),
+            (None, Some(name)) => {
+                let remote = state.security_group(name);
+                self.exists("remote_group", Kind::SecurityGroup, name, remote.is_some());
+                if let (Some(group), Some(remote)) = (group, remote) {
+                    self.same_vpc("remote_group", name, &remote.vpc, &group.vpc);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn qos_policy(&mut self, policy: &QosPolicy) {
+        self.name(&policy.name);
+        if let Some(rate) = policy.rate_bits_per_sec {
+            self.rate("rate_bits_per_sec", rate);
+        } else if policy.burst_bits.is_some() {
+            self.problem("burst_bits", "without a rate there is no burst");
+        }
+        self.burst("burst_bits", policy.burst_bits);
+        self.between("weight", policy.weight.into(), 1, MAX_WEIGHT.into());
+        self.class("class", policy.class);
+        self.between("dscp", policy.dscp.unwrap_or(0).into(), 0, 63);
+    }
+
+    fn vnic(&mut self, state: &DesiredState, vnic: &Vnic) {
+        self.name(&vnic.name);
+        if vnic.name == "masqd" {
+            self.problem("name", "masqd's own socket has this name");
+        }
+        self.exists("vpc", Kind::Vpc, &vnic.vpc, state.vpc(&vnic.vpc).is_some());
+        self.mac(vnic.mac);
+        if vnic.addresses.is_empty() {
+            self.problem("addresses", "at least one address is needed");
+        }
+        self.at_most("addresses", "addresses", vnic.addresses.len(), MAX_ADDRESSES);
+        vnic.addresses.iter().for_each(|a| self.virtual_address(*a));
+        self.no_repetition("addresses", &vnic.gids());
+        let pairs = &vnic.allowed_address_pairs;
+        self.at_most("allowed_address_pairs", "prefixes", pairs.len(), MAX_ADDRESS_PAIRS);
+        pairs.iter().for_each(|net| self.prefix("allowed_address_pairs", *net));
+        self.security_groups(state, vnic);
+        if let Some(name) = &vnic.qos_policy {
+            self.exists("qos_policy", Kind::QosPolicy, name, state.qos_policy(name).is_some());
+        }
+        self.quota(&vnic.quota);
+        let host = vnic.host.as_deref().map(|name| (name, state.host(name)));
+        if let Some((name, host)) = host {
+            self.exists("host", Kind::Host, name, host.is_some());
+        }
+        let host = host.and_then(|(_, host)| host);
+        self.paths(vnic, host);
+        if let Some(alias) = vnic.dedicated_alias {
+            self.dedicated_alias(alias, host);
+        }
+    }
+
+    fn security_groups(&mut self, state: &DesiredState, vnic: &Vnic) {
+        self.at_most("security_groups", "groups", vnic.security_groups.len(), MAX_SECURITY_GROUPS);
+        for name in &vnic.security_groups {
+            let group = state.security_group(name);
+            self.exists("security_groups", Kind::SecurityGroup, name, group.is_some());
+            if let Some(group) = group {
+                self.same_vpc("security_groups", name, &group.vpc, &vnic.vpc);
+            }
+        }
+        self.no_repetition("security_groups", &vnic.security_groups);
+    }
+
+    fn quota(&mut self, quota: &Quota) {
+        if let Some(commands) = quota.commands_per_sec {
+            self.between("quota.commands_per_sec", commands.into(), 1, MAX_COMMANDS_PER_SEC.into());
+        }
+    }
+
+    fn paths(&mut self, vnic: &Vnic, host: Option<&Host>) {
+        let Some(paths) = vnic.paths else { return };
+        let most = host.map_or(MAX_PATHS, |h| h.underlay.len().min(MAX_PATHS));
+        if paths < 1 || usize::from(paths) > most {
+            self.problem(
+                "paths",
+                format_args!("{paths} lies outside 1 to {most}, the underlay addresses of its host"),
+            );
+        }
+    }
+
+    fn dedicated_alias(&mut self, alias: IpAddr, host: Option<&Host>) {
+        let Some(host) = host else { return };
+        if host.underlay.contains(&alias) {
+            let name = &host.name;
+            self.problem(
+                "dedicated_alias",
+                format_args!("{alias} is a path of host {name:?}, which all its vNICs share"),
+            );
+        } else if !host.aliases.iter().any(|a| a.address.addr() == alias) {
+            self.problem(
+                "dedicated_alias",
+                format_args!("{alias} is not among the aliases of host {:?}", host.name),
+            );
+        }
+    }
+
+    fn name(&mut self, name: &str) {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         // Names become parts of keys and names of sockets.
-        let good = name.len() <= max_bytes
+        let good = name.len() <= MAX_NAME_BYTES
             && name.starts_with(plain)
             && name.chars().all(|c| plain(c) || matches!(c, '-' | '.' | '_'));
         if !good {
             self.problem(
                 "name",
                 format_args!(
-                    "a name has 1 to {max_bytes} lower-case letters, digits, '-', '_' and '.', and begins with a \
+                    "a name has 1 to {MAX_NAME_BYTES} lower-case letters, digits, '-', '_' and '.', and begins with a \
                      letter or digit"
                 ),
             );
         }
-        self.unique("name", name.to_string(), seen);
     }
 
-    /// Reports a value that another object has already; tells whether there was none.
-    fn unique<T: Hash + Eq + fmt::Display>(
-        &mut self,
-        field: &'static str,
-        value: T,
-        seen: &mut Unique<T>,
-    ) -> bool {
-        if let Some(first) = seen.0.get(&value) {
-            let reason = format!("{value} is in use by {first} already");
-            self.problem(field, reason);
-            return false;
-        }
-        seen.0.insert(value, self.object.clone());
-        true
-    }
-
-    fn refers(&mut self, field: &'static str, kind: Kind, name: &str, exists: bool) {
+    fn exists(&mut self, field: &str, kind: Kind, name: &str, exists: bool) {
         if !exists {
             self.problem(field, format_args!("there is no {kind} {name:?}"));
         }
     }
 
-    fn mac(&mut self, text: &str) -> Option<MacAddr> {
-        match text.parse::<MacAddr>() {
-            Err(e) => self.problem("mac", format_args!("{text:?}: {e}")),
-            Ok(mac) if !mac.is_unicast() => self
-                .problem("mac", format_args!("{mac} is a multicast or zero address, which no NIC can have")),
-            Ok(mac) => return Some(mac),
+    fn same_vpc(&mut self, field: &str, group: &str, its: &str, ours: &str) {
+        if its != ours {
+            self.problem(
+                field,
+                format_args!("security_group {group:?} belongs to vpc {its:?}, not to {ours:?}"),
+            );
         }
-        None
+    }
+
+    fn at_most(&mut self, field: &str, what: &str, n: usize, most: usize) {
+        if n > most {
+            self.problem(field, format_args!("{n} {what}; at most {most} are possible"));
+        }
+    }
+
+    fn between(&mut self, field: &str, value: u64, least: u64, most: u64) {
+        if value < least || value > most {
+            self.problem(field, format_args!("{value} lies outside {least} to {most}"));
+        }
+    }
+
+    fn class(&mut self, field: &str, class: u8) {
+        self.between(field, class.into(), 0, u64::from(CLASSES) - 1);
+    }
+
+    fn rate(&mut self, field: &str, rate: u64) {
+        self.between(field, rate, MIN_RATE_BITS_PER_SEC, MAX_RATE_BITS_PER_SEC);
+    }
+
+    fn burst(&mut self, field: &str, burst: Option<u64>) {
+        if let Some(burst) = burst {
+            self.between(field, burst, MIN_BURST_BITS, MAX_BURST_BITS);
+        }
+    }
+
+    fn no_repetition<T: PartialEq + fmt::Display>(&mut self, field: &str, values: &[T]) {
+        let repeated = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v));
+        if let Some((_, value)) = repeated {
+            self.problem(field, format_args!("{value} stands there twice"));
+        }
+    }
+
+    fn mac(&mut self, mac: MacAddr) {
+        if !mac.is_unicast() {
+            self.problem("mac", format_args!("{mac} is a multicast or zero address, which no NIC can have"));
+        }
     }
 
     /// An address that a station can have.
-    fn address(&mut self, field: &'static str, text: &str) -> Option<IpAddr> {
-        let address = match text.parse::<IpAddr>() {
-            Ok(address) => address,
-            Err(_) => {
-                self.problem(field, format_args!("{text:?} is not an IP address"));
-                return None;
-            }
-        };
+    fn station(&mut self, field: &str, address: IpAddr) {
         if let IpAddr::V6(v6) = address {
             if let Some(v4) = v6.to_ipv4_mapped() {
                 self.problem(field, format_args!("{address} is an IPv4 address; write it as {v4}"));
-                return None;
+                return;
             }
         }
         let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
         if address.is_unspecified() || address.is_multicast() || broadcast {
             self.problem(field, format_args!("{address} is not the address of a single station"));
-            return None;
         }
-        Some(address)
     }
 
-    fn virtual_address(&mut self, text: &str) -> Option<IpAddr> {
-        let address = self.address("addresses", text)?;
+    fn virtual_address(&mut self, address: IpAddr) {
+        self.station("addresses", address);
         if address.is_loopback() {
             self.problem("addresses", format_args!("{address} is a loopback address"));
-            return None;
         }
-        Some(address)
     }
 
-    fn prefix(&mut self, field: &'static str, text: &str) -> Option<IpNet> {
-        // A single address is short for the prefix that holds only it.
-        let parsed = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-        let Some(net) = parsed else {
-            self.problem(field, format_args!("{text:?} is not a prefix such as \"192.168.0.0/24\""));
-            return None;
-        };
+    fn prefix(&mut self, field: &str, net: IpNet) {
         if net.trunc() != net {
             self.problem(field, format_args!("{net} has bits set beyond its length; write {}", net.trunc()));
-            return None;
         }
-        Some(net)
-    }
-
-    fn paths(&mut self, vnic: &FileVnic, host: Option<&FileHost>) -> Option<u8> {
-        let asked = vnic.paths?;
-        let most = host.map_or(MAX_PATHS, |h| h.underlay.len().min(MAX_PATHS));
-        match u8::try_from(asked) {
-            Ok(n) if n >= 1 && usize::from(n) <= most => Some(n),
-            _ => {
-                let reason = format!("{asked} lies outside 1 to {most}, the underlay addresses of its host");
-                self.problem("paths", reason);
-                None
-            }
+        // A mapped address is an IPv4 one, and a prefix of IPv6 would match it unexpectedly.
+        if Gid::from(net.addr()).ip() != net.addr() {
+            self.problem(field, format_args!("{net} is a prefix of mapped IPv4 addresses; write it in IPv4"));
         }
     }
 }

@@ -1,17 +1,23 @@
 //! The connections of a guest: who is connected to whom, and which of them a change touches.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use ipnet::IpNet;
 use masq_types::{Gid, Vni, WireQpn};
+
+use crate::rules::Transport;
 
 /// A connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Its network.
     pub vni: Vni,
+    /// Its transport.
+    pub transport: Transport,
     /// Our virtual address.
     pub local: Gid,
     /// Our queue pair.
@@ -24,13 +30,60 @@ pub struct Connection {
     pub peer: Arc<str>,
     /// The peer's underlay address.
     pub remote_address: IpAddr,
+    /// What allowed it, in words.
+    pub allowed_by: Arc<str>,
+    /// When it was made, on the clock of whoever made it.
+    pub since: Duration,
+}
+
+/// A set of virtual addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// All of them.
+    Any,
+    /// Those with this prefix.
+    Prefix(IpNet),
+    /// These.
+    These(Arc<HashSet<Gid>>),
+}
+
+impl Addresses {
+    /// Whether `gid` is one of them.
+    pub fn contains(&self, gid: Gid) -> bool {
+        match self {
+            Addresses::Any => true,
+            Addresses::Prefix(net) => net.contains(&gid.ip()),
+            Addresses::These(gids) => gids.contains(&gid),
+        }
+    }
+}
+
+/// The connections between two sets of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Between {
+    /// Their network.
+    pub vni: Vni,
+    /// Where one end is.
+    pub one: Addresses,
+    /// Where the other end is.
+    pub other: Addresses,
+    /// Only those of this transport.
+    pub transport: Option<Transport>,
+}
+
+impl Between {
+    fn covers(&self, c: &Connection) -> bool {
+        let forth = self.one.contains(c.local) && self.other.contains(c.remote);
+        let back = || self.other.contains(c.local) && self.one.contains(c.remote);
+        self.vni == c.vni && self.transport.is_none_or(|t| t == c.transport) && (forth || back())
+    }
 }
 
 /// What a change of desired or realised state can have touched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     everything: bool,
-    networks: HashSet<Vni>,
+    between: Vec<Between>,
     addresses: HashSet<(Vni, Gid)>,
 }
 
@@ -45,9 +98,9 @@ impl Touched {
         Touched { everything: true, ..Touched::default() }
     }
 
-    /// Adds all connections of a network (its rules changed).
-    pub fn add_network(&mut self, vni: Vni) {
-        self.networks.insert(vni);
+    /// Adds the connections between two sets of addresses (a rule about them changed).
+    pub fn add_between(&mut self, between: Between) {
+        self.between.push(between);
     }
 
     /// Adds the connections to and from an address (its endpoint changed).
@@ -58,45 +111,54 @@ impl Touched {
     /// Adds everything that `other` names.
     pub fn merge(&mut self, other: Touched) {
         self.everything |= other.everything;
-        self.networks.extend(other.networks);
+        self.between.extend(other.between);
         self.addresses.extend(other.addresses);
     }
 
     /// Whether it touches nothing.
     pub fn is_nothing(&self) -> bool {
-        !self.everything && self.networks.is_empty() && self.addresses.is_empty()
+        !self.everything && self.between.is_empty() && self.addresses.is_empty()
     }
 
     /// Whether `c` may be touched.
     pub fn covers(&self, c: &Connection) -> bool {
         self.everything
-            || self.networks.contains(&c.vni)
             || self.addresses.contains(&(c.vni, c.remote))
             || self.addresses.contains(&(c.vni, c.local))
+            || self.between.iter().any(|b| b.covers(c))
     }
 }
 
-/// Connections by the handle of the queue pair that has them.
+/// Connections by the handle of the queue pair that has them, and by address, so that a change costs what it touches.
 #[derive(Clone, Debug)]
 pub struct Conntrack<H> {
     connections: HashMap<H, Connection>,
+    by_local: BTreeMap<Gid, BTreeSet<H>>,
+    by_remote: BTreeMap<Gid, BTreeSet<H>>,
 }
 
 impl<H> Default for Conntrack<H> {
     fn default() -> Self {
-        Conntrack { connections: HashMap::new() }
+        Conntrack { connections: HashMap::new(), by_local: BTreeMap::new(), by_remote: BTreeMap::new() }
     }
 }
 
 impl<H: Copy + Eq + Hash + Ord> Conntrack<H> {
     /// A queue pair is connected; returns the connection that it had before.
     pub fn insert(&mut self, owner: H, connection: Connection) -> Option<Connection> {
-        self.connections.insert(owner, connection)
+        let old = self.remove(owner);
+        self.by_local.entry(connection.local).or_default().insert(owner);
+        self.by_remote.entry(connection.remote).or_default().insert(owner);
+        self.connections.insert(owner, connection);
+        old
     }
 
     /// A queue pair is not connected any more.
     pub fn remove(&mut self, owner: H) -> Option<Connection> {
-        self.connections.remove(&owner)
+        let old = self.connections.remove(&owner)?;
+        forget(&mut self.by_local, old.local, owner);
+        forget(&mut self.by_remote, old.remote, owner);
+        Some(old)
     }
 
     /// The connection of a queue pair.
@@ -126,84 +188,67 @@ impl<H: Copy + Eq + Hash + Ord> Conntrack<H> {
         touched: &Touched,
         mut judge: impl FnMut(&Connection) -> Result<(), R>,
     ) -> Vec<(H, R)> {
-        if touched.is_nothing() {
-            return Vec::new();
+        let mut covered = BTreeSet::new();
+        if touched.everything {
+            covered.extend(self.connections.keys().copied());
+        } else {
+            self.at_addresses(&touched.addresses, &mut covered);
+            for between in &touched.between {
+                self.between(between, &mut covered);
+            }
         }
-        let covered = self.iter().filter(|(_, c)| touched.covers(c));
-        let mut revoke: Vec<(H, R)> = covered.filter_map(|(h, c)| Some((h, judge(c).err()?))).collect();
-        revoke.sort_by_key(|(h, _)| *h);
-        revoke
+        covered.into_iter().filter_map(|h| Some((h, judge(self.get(h)?).err()?))).collect()
+    }
+
+    fn at_addresses(&self, addresses: &HashSet<(Vni, Gid)>, covered: &mut BTreeSet<H>) {
+        if addresses.len() > self.len() {
+            let touched = |c: &Connection| {
+                addresses.contains(&(c.vni, c.local)) || addresses.contains(&(c.vni, c.remote))
+            };
+            covered.extend(self.iter().filter(|(_, c)| touched(c)).map(|(h, _)| h));
+            return;
+        }
+        for (vni, gid) in addresses {
+            let here = at(&self.by_local, *gid, *gid).chain(at(&self.by_remote, *gid, *gid));
+            covered.extend(here.filter(|h| self.get(*h).is_some_and(|c| c.vni == *vni)));
+        }
+    }
+
+    fn between(&self, between: &Between, covered: &mut BTreeSet<H>) {
+        // The far ends differ more than the near ones, of which a guest has few.
+        for (near, far) in [(&between.one, &between.other), (&between.other, &between.one)] {
+            let candidates: Box<dyn Iterator<Item = H>> = match (near, far) {
+                (_, Addresses::Prefix(net)) => {
+                    let gid = |ip: IpAddr| Gid::from(ip);
+                    Box::new(at(&self.by_remote, gid(net.network()), gid(net.broadcast())))
+                }
+                (_, Addresses::These(gids)) if gids.len() <= self.len() => {
+                    Box::new(gids.iter().flat_map(|gid| at(&self.by_remote, *gid, *gid)))
+                }
+                (Addresses::These(gids), Addresses::Any) if gids.len() <= self.len() => {
+                    Box::new(gids.iter().flat_map(|gid| at(&self.by_local, *gid, *gid)))
+                }
+                _ => Box::new(self.connections.keys().copied()),
+            };
+            covered.extend(candidates.filter(|h| self.get(*h).is_some_and(|c| between.covers(c))));
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The handles at the addresses from `first` to `last`.
+fn at<H: Copy + Ord>(
+    index: &BTreeMap<Gid, BTreeSet<H>>,
+    first: Gid,
+    last: Gid,
+) -> impl Iterator<Item = H> + use<'_, H> {
+    index.range(first..=last).flat_map(|(_, handles)| handles.iter().copied())
+}
 
-    fn gid(last: u8) -> Gid {
-        std::net::Ipv4Addr::new(10, 0, 0, last).into()
-    }
-
-    fn vni(n: u32) -> Vni {
-        Vni::new(n).unwrap()
-    }
-
-    fn connection(net: u32, local: u8, remote: u8) -> Connection {
-        let q = WireQpn::from_wire;
-        let peer = format!("vnic-{remote}").as_str().into();
-        Connection {
-            vni: vni(net),
-            local: gid(local),
-            local_qpn: q(10),
-            remote: gid(remote),
-            remote_qpn: q(20),
-            peer,
-            remote_address: [10, 77, 0, remote].into(),
+fn forget<H: Ord>(index: &mut BTreeMap<Gid, BTreeSet<H>>, at: Gid, owner: H) {
+    if let Some(handles) = index.get_mut(&at) {
+        handles.remove(&owner);
+        if handles.is_empty() {
+            index.remove(&at);
         }
-    }
-
-    fn table() -> Conntrack<u32> {
-        let mut t = Conntrack::default();
-        t.insert(3, connection(1, 1, 2));
-        t.insert(1, connection(1, 1, 3));
-        t.insert(2, connection(2, 1, 2));
-        t
-    }
-
-    fn touched_by(touched: &Touched) -> Vec<u32> {
-        table().reevaluate(touched, |_| Err(())).into_iter().map(|(h, ())| h).collect()
-    }
-
-    #[test]
-    fn a_change_touches_just_its_own_connections() {
-        let mut t = Touched::nothing();
-        assert_eq!(touched_by(&t), [0; 0]);
-        t.add_address(vni(1), gid(2));
-        assert_eq!(touched_by(&t), [3]);
-        t.add_address(vni(2), gid(1));
-        assert_eq!(touched_by(&t), [2, 3], "the local address counts as well");
-        t.add_network(vni(1));
-        assert_eq!(touched_by(&t), [1, 2, 3]);
-        assert_eq!(touched_by(&Touched::everything()), [1, 2, 3]);
-        let mut merged = Touched::nothing();
-        merged.merge(t);
-        assert_eq!(touched_by(&merged), [1, 2, 3]);
-    }
-
-    #[test]
-    fn only_failed_judgements_are_revoked() {
-        let judge = |c: &Connection| if c.remote == gid(2) { Err(c.peer.clone()) } else { Ok(()) };
-        let revoke = table().reevaluate(&Touched::everything(), judge);
-        assert_eq!(revoke, [(2, "vnic-2".into()), (3, "vnic-2".into())]);
-    }
-
-    #[test]
-    fn an_owner_has_one_connection() {
-        let mut t = table();
-        assert_eq!(t.insert(1, connection(1, 1, 9)), Some(connection(1, 1, 3)));
-        assert_eq!(t.len(), 3);
-        assert_eq!(t.remove(1), Some(connection(1, 1, 9)));
-        assert_eq!((t.remove(1), t.get(1)), (None, None));
-        assert!(!t.is_empty());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`rules`] | whether two addresses of a network may be connected |
+//! | [`rules`] | whether two vNICs of a network may be connected |
 //! | [`rename`] | where a virtual address is on the underlay |
 //! | [`qpn`] | which QPNs a vNIC owns, and whether a QPN is a peer's |
 //! | [`conntrack`] | which connections a change touches |

@@ -1,6 +1,8 @@
 //! What a guest may have at most.
 
 use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// Something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,6 +141,47 @@ impl Usage {
     }
 }
 
+/// Commands come faster than the quota allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the quota of {per_sec} control commands per second is reached")]
+pub struct TooFast {
+    /// The quota.
+    pub per_sec: NonZeroU32,
+}
+
+/// Counts commands against a rate: a bucket that holds one second's worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandRate {
+    per_sec: Option<NonZeroU32>,
+    /// When the bucket will be full again.
+    full_at: Duration,
+}
+
+impl CommandRate {
+    const DEPTH: Duration = Duration::from_secs(1);
+
+    /// A full bucket; without a rate everything passes.
+    pub const fn new(per_sec: Option<NonZeroU32>) -> CommandRate {
+        CommandRate { per_sec, full_at: Duration::ZERO }
+    }
+
+    /// Another rate from now on; what has been used stays used.
+    pub fn set(&mut self, per_sec: Option<NonZeroU32>) {
+        self.per_sec = per_sec;
+    }
+
+    /// One command at `now`, on a clock that does not run backwards.
+    pub fn take(&mut self, now: Duration) -> Result<(), TooFast> {
+        let Some(per_sec) = self.per_sec else { return Ok(()) };
+        let full_at = self.full_at.max(now) + Duration::from_secs(1) / per_sec.get();
+        if full_at > now + Self::DEPTH {
+            return Err(TooFast { per_sec });
+        }
+        self.full_at = full_at;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,5 +212,21 @@ mod tests {
             e.to_string(),
             "the quota of 1 memory regions is reached: 0 are in use and 2 more were asked for"
         );
+    }
+
+    #[test]
+    fn a_second_s_worth_may_come_at_once_and_then_the_rate_holds() {
+        let mut rate = CommandRate::new(NonZeroU32::new(10));
+        let at = Duration::from_millis;
+        let passed = |rate: &mut CommandRate, now| (0..100).filter(|_| rate.take(now).is_ok()).count();
+        assert_eq!(passed(&mut rate, at(0)), 10);
+        assert_eq!(passed(&mut rate, at(99)), 0);
+        assert_eq!(passed(&mut rate, at(100)), 1);
+        assert_eq!(passed(&mut rate, at(1100)), 10);
+        assert_eq!(passed(&mut rate, at(60_000)), 10, "no more than a second's worth is saved up");
+        let refused = rate.take(at(60_000)).unwrap_err();
+        assert_eq!(refused.to_string(), "the quota of 10 control commands per second is reached");
+        rate.set(None);
+        assert_eq!(passed(&mut rate, at(60_000)), 100);
     }
 }

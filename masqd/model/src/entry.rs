@@ -1,0 +1,164 @@
+//! Any object, with its key: what a store holds.
+
+use masq_types::QpnBlock;
+use serde_json::Value;
+
+use crate::object::{Endpoint, Host, HostState, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc};
+use crate::{Key, Kind};
+
+/// Any object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A host.
+    Host(Host),
+    /// A network.
+    Vpc(Vpc),
+    /// A security group.
+    SecurityGroup(SecurityGroup),
+    /// A rule of one.
+    SecurityGroupRule(SecurityGroupRule),
+    /// A QoS policy.
+    QosPolicy(QosPolicy),
+    /// A virtual NIC.
+    Vnic(Vnic),
+    /// An endpoint.
+    Endpoint(Endpoint),
+    /// How far a host has come.
+    HostState(HostState),
+}
+
+/// Does the same with every kind of object.
+macro_rules! each {
+    ($object:expr, $o:ident => $body:expr) => {
+        match $object {
+            Object::Host($o) => $body,
+            Object::Vpc($o) => $body,
+            Object::SecurityGroup($o) => $body,
+            Object::SecurityGroupRule($o) => $body,
+            Object::QosPolicy($o) => $body,
+            Object::Vnic($o) => $body,
+            Object::Endpoint($o) => $body,
+            Object::HostState($o) => $body,
+        }
+    };
+}
+
+/// What stands in for infallible code.
+const INFALLIBLE: &str = "objects have string keys and no failing serialiser";
+
+impl Object {
+    /// Where the store keeps it.
+    pub fn key(&self) -> Key {
+        match self {
+            Object::Host(o) => Key::new(Kind::Host, &o.name),
+            Object::Vpc(o) => Key::new(Kind::Vpc, &o.name),
+            Object::SecurityGroup(o) => Key::new(Kind::SecurityGroup, &o.name),
+            Object::SecurityGroupRule(o) => Key::rule(&o.security_group, &o.name),
+            Object::QosPolicy(o) => Key::new(Kind::QosPolicy, &o.name),
+            Object::Vnic(o) => Key::new(Kind::Vnic, &o.name),
+            Object::Endpoint(o) => Key::new(Kind::Endpoint, &o.vnic),
+            Object::HostState(o) => Key::new(Kind::HostState, &o.host),
+        }
+    }
+
+    /// Its form in the store: JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        each!(self, o => serde_json::to_vec(o)).expect(INFALLIBLE)
+    }
+
+    /// Its form in the API.
+    pub fn to_value(&self) -> Value {
+        each!(self, o => serde_json::to_value(o)).expect(INFALLIBLE)
+    }
+
+    /// The object of a kind that a JSON value describes.
+    pub fn from_value(kind: Kind, value: Value) -> Result<Object, FieldError> {
+        Ok(match kind {
+            Kind::Host => Object::Host(parse(value)?),
+            Kind::Vpc => Object::Vpc(parse(value)?),
+            Kind::SecurityGroup => Object::SecurityGroup(parse(value)?),
+            Kind::SecurityGroupRule => Object::SecurityGroupRule(parse(value)?),
+            Kind::QosPolicy => Object::QosPolicy(parse(value)?),
+            Kind::Vnic => Object::Vnic(parse(value)?),
+            Kind::Endpoint => Object::Endpoint(parse(value)?),
+            Kind::HostState => Object::HostState(parse(value)?),
+        })
+    }
+
+    /// The object that the store keeps under `key`.
+    pub fn from_entry(key: &Key, json: &[u8]) -> Result<Object, ObjectError> {
+        let syntax = |e: serde_json::Error| FieldError { field: String::new(), reason: e.to_string() };
+        let object = serde_json::from_slice(json)
+            .map_err(syntax)
+            .and_then(|value| Object::from_value(key.kind(), value))
+            .map_err(|source| ObjectError::Json { key: key.clone(), source })?;
+        if object.key() != *key {
+            return Err(ObjectError::Misplaced { key: key.clone(), actual: object.key() });
+        }
+        if let Object::Endpoint(e) = &object {
+            if let Some(b) = e.qpn_blocks.iter().find(|b| QpnBlock::new(b.first, b.len).is_none()) {
+                return Err(ObjectError::Block { key: key.clone(), first: b.first, len: b.len });
+            }
+        }
+        Ok(object)
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, FieldError> {
+    serde_path_to_error::deserialize(value).map_err(|e| {
+        let path = e.path().to_string();
+        FieldError {
+            field: if path == "." { String::new() } else { path },
+            reason: e.into_inner().to_string(),
+        }
+    })
+}
+
+/// A JSON value is no object of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct FieldError {
+    /// The field, as a path; empty when it is not about a single one.
+    pub field: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl std::fmt::Display for FieldError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "field {}: ", self.field)?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// An entry of the store that is no object.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The value does not parse.
+    #[error("{key}: {source}")]
+    Json {
+        /// Where.
+        key: Key,
+        /// Why.
+        source: FieldError,
+    },
+    /// The value belongs under another key.
+    #[error("{key} holds the object of {actual}")]
+    Misplaced {
+        /// Where it stands.
+        key: Key,
+        /// Where it belongs.
+        actual: Key,
+    },
+    /// A block of QPNs is not aligned, too small or too large.
+    #[error("{key}: field qpn_blocks: {len} QPNs from {first} are no block")]
+    Block {
+        /// Where.
+        key: Key,
+        /// First QPN.
+        first: u32,
+        /// How many.
+        len: u32,
+    },
+}
