@@ -1,13 +1,14 @@
 //! A whole desired state: kept consistent, changed in time proportional to the change.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use masq_types::{Gid, MacAddr, Vni};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::Value;
 
-use crate::validate::check;
+use crate::validate::{check, missing};
 use crate::{Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, Vnic, Vpc};
 
 /// A desired state. Parsed from a declarative file it is consistent, and each [`edit`](Self::edit) keeps it so;
@@ -22,6 +23,7 @@ pub struct DesiredState {
 }
 
 /// One change of a desired state.
+#[expect(clippy::large_enum_variant, reason = "nearly all changes are puts")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// This object shall be; it replaces the one with its key.
@@ -45,19 +47,6 @@ pub(crate) enum Claim {
     Dedicated(IpAddr),
 }
 
-impl Claim {
-    /// The field that makes the claim.
-    pub(crate) fn field(&self) -> &'static str {
-        match self {
-            Claim::Underlay(_) => "underlay",
-            Claim::Vni(_) => "vni",
-            Claim::Mac(..) => "mac",
-            Claim::Gid(..) => "addresses",
-            Claim::Dedicated(_) => "dedicated_alias",
-        }
-    }
-}
-
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -72,15 +61,12 @@ impl fmt::Display for Claim {
 impl DesiredState {
     /// Parses the declarative file in TOML. Reports everything that is wrong with it.
     pub fn from_toml(text: &str) -> Result<DesiredState, Problems> {
-        let file: Map<String, Value> = toml::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?;
-        Self::from_file(file)
+        Self::from_file(toml::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?)
     }
 
     /// Parses the declarative file in JSON: `{"host": [...], "vpc": [...], "vnic": [...], ...}`.
     pub fn from_json(text: &str) -> Result<DesiredState, Problems> {
-        let file: Map<String, Value> =
-            serde_json::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?;
-        Self::from_file(file)
+        Self::from_file(serde_json::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?)
     }
 
     /// What a store holds, unchecked; realised state is left out.
@@ -90,47 +76,34 @@ impl DesiredState {
         state
     }
 
-    fn from_file(file: Map<String, Value>) -> Result<DesiredState, Problems> {
+    fn from_file(file: File) -> Result<DesiredState, Problems> {
         let mut problems = Vec::new();
         let mut edits = Vec::new();
         let mut keys = BTreeSet::new();
-        for (table, list) in file {
-            let kind = Kind::from_name(&table).filter(|k| k.is_desired());
-            let (Some(kind), Value::Array(list)) = (kind, list) else {
-                let known: Vec<String> = Kind::desired().map(|k| format!("[[{k}]]")).collect();
-                return Err(Problems::Syntax(format!(
-                    "{table:?} is no list of objects; there are {}",
-                    known.join(", ")
-                )));
-            };
+        let mut unreadable = HashSet::new();
+        for (kind, list) in file.lists() {
             for (i, value) in list.into_iter().enumerate() {
-                let name = value.get("name").and_then(Value::as_str).map(str::to_owned);
+                let label = label(kind, i, &value);
                 match Object::from_value(kind, value) {
                     Ok(object) => {
                         if !keys.insert(object.key()) {
-                            let reason = "the file has another one of this name".into();
-                            problems.push(Problem {
-                                object: object.key().label(),
-                                field: "name".into(),
-                                reason,
-                            });
+                            let (field, reason) = ("name".into(), format!("another {kind} has this name"));
+                            problems.push(Problem { object: label, field, reason });
                         }
                         edits.push(Edit::Put(object));
                     }
                     Err(e) => {
-                        let number = || format!("{kind} number {}", i + 1);
-                        let object = name.map_or_else(number, |n| format!("{kind} {n:?}"));
-                        problems.push(Problem { object, field: e.field, reason: e.reason });
+                        unreadable.insert(missing(&label));
+                        problems.push(Problem { object: label, field: e.field, reason: e.reason });
                     }
                 }
             }
         }
         let mut state = DesiredState::default();
-        if let Err(more) = state.edit(edits) {
-            // What could not be read is missing elsewhere: those reports would only confuse.
-            if problems.is_empty() {
-                problems = more;
-            }
+        if let Err(mut more) = state.edit(edits) {
+            // What could not be read is not missing.
+            more.retain(|p| !unreadable.contains(&p.reason));
+            problems.extend(more);
         }
         if problems.is_empty() { Ok(state) } else { Err(Problems::Content(problems)) }
     }
@@ -190,7 +163,7 @@ impl DesiredState {
 
     fn insert(&mut self, object: Object) {
         let key = object.key();
-        for claim in object.claims() {
+        for (_, claim) in object.claims() {
             self.claims.entry(claim).or_default().insert(key.clone());
         }
         for referred in object.refers_to() {
@@ -201,7 +174,7 @@ impl DesiredState {
 
     fn remove(&mut self, key: &Key) -> Option<Object> {
         let object = self.objects.remove(key)?;
-        for claim in object.claims() {
+        for (_, claim) in object.claims() {
             forget(&mut self.claims, &claim, key);
         }
         for referred in object.refers_to() {
@@ -271,6 +244,41 @@ impl DesiredState {
     }
 }
 
+/// The declarative file.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    host: Vec<Value>,
+    vpc: Vec<Value>,
+    security_group: Vec<Value>,
+    security_group_rule: Vec<Value>,
+    qos_policy: Vec<Value>,
+    vnic: Vec<Value>,
+}
+
+impl File {
+    fn lists(self) -> [(Kind, Vec<Value>); 6] {
+        [
+            (Kind::Host, self.host),
+            (Kind::Vpc, self.vpc),
+            (Kind::SecurityGroup, self.security_group),
+            (Kind::SecurityGroupRule, self.security_group_rule),
+            (Kind::QosPolicy, self.qos_policy),
+            (Kind::Vnic, self.vnic),
+        ]
+    }
+}
+
+/// How messages call the object at a position of the file, which may turn out to be none.
+fn label(kind: Kind, i: usize, value: &Value) -> String {
+    let text = |field| value.get(field).and_then(Value::as_str);
+    match (text("name"), text("security_group")) {
+        (None, _) => format!("{kind} number {}", i + 1),
+        (Some(name), Some(group)) if kind == Kind::SecurityGroupRule => Key::rule(group, name).label(),
+        (Some(name), _) => Key::new(kind, name).label(),
+    }
+}
+
 fn forget<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, at: &K, key: &Key) {
     if let Some(keys) = map.get_mut(at) {
         keys.remove(key);
@@ -290,18 +298,21 @@ impl PartialEq for DesiredState {
 impl Eq for DesiredState {}
 
 impl Object {
-    /// The values of the object that no other may have.
-    pub(crate) fn claims(&self) -> Vec<Claim> {
+    /// The values of the object that no other may have, each with its field.
+    pub(crate) fn claims(&self) -> Vec<(&'static str, Claim)> {
         match self {
             Object::Host(h) => {
-                let aliases = h.aliases.iter().map(|a| a.address.addr());
-                h.underlay.iter().copied().chain(aliases).map(Claim::Underlay).collect()
+                let underlay = h.underlay.iter().map(|a| ("underlay", Claim::Underlay(*a)));
+                let aliases = h.aliases.iter().map(|a| ("aliases", Claim::Underlay(a.address.addr())));
+                underlay.chain(aliases).collect()
             }
-            Object::Vpc(v) => vec![Claim::Vni(v.vni)],
+            Object::Vpc(v) => vec![("vni", Claim::Vni(v.vni))],
             Object::Vnic(v) => {
-                let mut claims = vec![Claim::Mac(v.vpc.clone(), v.mac)];
-                claims.extend(v.gids().into_iter().map(|gid| Claim::Gid(v.vpc.clone(), gid)));
-                claims.extend(v.dedicated_alias.map(Claim::Dedicated));
+                let gid = |ip| Claim::Gid(v.vpc.clone(), Gid::from(ip));
+                let mut claims =
+                    vec![("mac", Claim::Mac(v.vpc.clone(), v.mac)), ("mac", gid(v.mac.link_local().into()))];
+                claims.extend(v.addresses.iter().map(|a| ("addresses", gid(*a))));
+                claims.extend(v.dedicated_alias.map(|a| ("dedicated_alias", Claim::Dedicated(a))));
                 claims
             }
             _ => Vec::new(),

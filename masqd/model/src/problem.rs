@@ -2,9 +2,8 @@ use std::fmt;
 
 /// One thing that is wrong with a desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-
 pub struct Problem {
-    /// The object, for instance `vnic "blue-1"`, or `vnic number 3` when it has no usable name.
+    /// The object, for instance `vnic "blue-1"`, or `vnic number 3` of the file when its name cannot be read.
     pub object: String,
     /// The field, as a path; empty when it is not about a single one.
     pub field: String,

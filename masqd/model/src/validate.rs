@@ -1,14 +1,16 @@
 //! What must hold for each object of a desired state.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::Hash;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use masq_types::{Gid, MacAddr};
 
 use crate::{
-    Alias, DesiredState, Host, Kind, Object, Problem, QosPolicy, Quota, SecurityGroup, SecurityGroupRule,
-    Vnic,
+    Alias, DesiredState, Host, Key, Kind, Object, Problem, QosPolicy, Quota, SecurityGroup,
+    SecurityGroupRule, Vnic,
 };
 
 /// Most virtual addresses of a vNIC: with its link-local GID they fill the GID table.
@@ -55,7 +57,8 @@ const MAX_COMMANDS_PER_SEC: u32 = 1_000_000;
 
 /// Adds what is wrong with `object`, which is part of `state`.
 pub(crate) fn check(state: &DesiredState, object: &Object, problems: &mut Vec<Problem>) {
-    let mut r = Report { object: object.key().label(), problems };
+    let key = object.key();
+    let mut r = Report { object: key.label(), first: problems.len(), problems };
     match object {
         Object::Host(o) => r.host(o),
         Object::Vpc(o) => r.name(&o.name),
@@ -63,19 +66,29 @@ pub(crate) fn check(state: &DesiredState, object: &Object, problems: &mut Vec<Pr
         Object::SecurityGroupRule(o) => r.rule(state, o),
         Object::QosPolicy(o) => r.qos_policy(o),
         Object::Vnic(o) => r.vnic(state, o),
-        Object::Endpoint(_) | Object::HostState(_) => {}
+        Object::Endpoint(_) | Object::HostState(_) => r.problem("", "hosts write it, not users"),
     }
-    for claim in object.claims() {
-        // The same name in two kinds of claims, such as a MAC and its link-local address, needs one report.
-        if let Some(other) = state.other_claimant(&claim, &object.key()) {
-            r.once(claim.field(), format_args!("{claim} is in use by {} already", other.label()));
+    for (field, claim) in object.claims() {
+        // Equal MACs have equal link-local addresses: one report is enough.
+        if field == "mac" && r.has(field) {
+            continue;
+        }
+        if let Some(other) = state.other_claimant(&claim, &key) {
+            r.problem(field, format_args!("{claim} is in use by {} already", other.label()));
         }
     }
+}
+
+/// What is said about a reference to an object that does not exist.
+pub(crate) fn missing(label: &str) -> String {
+    format!("there is no {label}")
 }
 
 /// Collects what is wrong with one object.
 struct Report<'a> {
     object: String,
+    /// Position of the object's first problem.
+    first: usize,
     problems: &'a mut Vec<Problem>,
 }
 
@@ -85,11 +98,8 @@ impl Report<'_> {
         self.problems.push(Problem { object: self.object.clone(), field: field.into(), reason });
     }
 
-    /// Reports a problem with a field that has none yet.
-    fn once(&mut self, field: &str, reason: impl fmt::Display) {
-        if !self.problems.iter().any(|p| p.object == self.object && p.field == field) {
-            self.problem(field, reason);
-        }
+    fn has(&self, field: &str) -> bool {
+        self.problems.iter().skip(self.first).any(|p| p.field == field)
     }
 
     fn host(&mut self, host: &Host) {
@@ -101,32 +111,35 @@ impl Report<'_> {
         host.underlay.iter().for_each(|a| self.station("underlay", *a));
         self.no_repetition("underlay", &host.underlay);
         self.at_most("aliases", "aliases", host.aliases.len(), MAX_ALIASES);
-        host.aliases.iter().for_each(|a| self.alias(a));
+        for (i, alias) in host.aliases.iter().enumerate() {
+            self.alias(&format!("aliases[{i}]"), alias);
+        }
         let aliases: Vec<IpAddr> = host.aliases.iter().map(|a| a.address.addr()).collect();
         self.no_repetition("aliases", &aliases);
-        for class in &host.class_rates {
-            self.class("class_rates", class.class);
-            self.rate("class_rates", class.rate_bits_per_sec);
-            self.burst("class_rates", class.burst_bits);
+        for (i, class) in host.class_rates.iter().enumerate() {
+            self.class(&format!("class_rates[{i}].class"), class.class);
+            self.rate(&format!("class_rates[{i}].rate_bits_per_sec"), class.rate_bits_per_sec);
+            self.burst(&format!("class_rates[{i}].burst_bits"), class.burst_bits);
         }
         let classes: Vec<u8> = host.class_rates.iter().map(|c| c.class).collect();
         self.no_repetition("class_rates", &classes);
     }
 
-    fn alias(&mut self, alias: &Alias) {
+    fn alias(&mut self, field: &str, alias: &Alias) {
         let address = alias.address.addr();
-        self.station("aliases", address);
+        self.station(&format!("{field}.address"), address);
         let plain = |c: char| c.is_ascii_graphic() && c != '/' && c != ':';
         if alias.link.is_empty() || alias.link.len() > MAX_LINK_BYTES || !alias.link.chars().all(plain) {
-            self.problem("aliases", format_args!("{:?} is not the name of a link", alias.link));
+            self.problem(
+                &format!("{field}.link"),
+                format_args!("{:?} is not the name of a link", alias.link),
+            );
         }
         if let Some(gateway) = alias.gateway {
-            self.station("aliases", gateway);
+            let field = format!("{field}.gateway");
+            self.station(&field, gateway);
             if gateway.is_ipv4() != address.is_ipv4() {
-                self.problem(
-                    "aliases",
-                    format_args!("the gateway {gateway} of {address} is of another family"),
-                );
+                self.problem(&field, format_args!("{gateway} and {address} are of different families"));
             }
         }
     }
@@ -181,7 +194,14 @@ impl Report<'_> {
         }
         self.at_most("addresses", "addresses", vnic.addresses.len(), MAX_ADDRESSES);
         vnic.addresses.iter().for_each(|a| self.virtual_address(*a));
-        self.no_repetition("addresses", &vnic.gids());
+        self.no_repetition("addresses", &vnic.addresses);
+        let link_local = vnic.mac.link_local();
+        if vnic.addresses.contains(&link_local.into()) {
+            self.problem(
+                "addresses",
+                format_args!("{link_local} is the MAC's link-local address, which it has anyway"),
+            );
+        }
         let pairs = &vnic.allowed_address_pairs;
         self.at_most("allowed_address_pairs", "prefixes", pairs.len(), MAX_ADDRESS_PAIRS);
         pairs.iter().for_each(|net| self.prefix("allowed_address_pairs", *net));
@@ -220,12 +240,13 @@ impl Report<'_> {
     }
 
     fn paths(&mut self, vnic: &Vnic, host: Option<&Host>) {
-        let Some(paths) = vnic.paths else { return };
-        let most = host.map_or(MAX_PATHS, |h| h.underlay.len().min(MAX_PATHS));
-        if paths < 1 || usize::from(paths) > most {
+        let paths = vnic.path_count();
+        self.between("paths", paths.into(), 1, MAX_PATHS as u64);
+        if let Some(host) = host.filter(|h| h.underlay.len() < paths.into()) {
+            let (name, has) = (&host.name, host.underlay.len());
             self.problem(
                 "paths",
-                format_args!("{paths} lies outside 1 to {most}, the underlay addresses of its host"),
+                format_args!("{paths} are more than the {has} underlay addresses of host {name:?}"),
             );
         }
     }
@@ -265,7 +286,7 @@ impl Report<'_> {
 
     fn exists(&mut self, field: &str, kind: Kind, name: &str, exists: bool) {
         if !exists {
-            self.problem(field, format_args!("there is no {kind} {name:?}"));
+            self.problem(field, missing(&Key::new(kind, name).label()));
         }
     }
 
@@ -304,9 +325,9 @@ impl Report<'_> {
         }
     }
 
-    fn no_repetition<T: PartialEq + fmt::Display>(&mut self, field: &str, values: &[T]) {
-        let repeated = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v));
-        if let Some((_, value)) = repeated {
+    fn no_repetition<T: Eq + Hash + fmt::Display>(&mut self, field: &str, values: &[T]) {
+        let mut seen = HashSet::new();
+        if let Some(value) = values.iter().find(|v| !seen.insert(*v)) {
             self.problem(field, format_args!("{value} stands there twice"));
         }
     }
