@@ -9,7 +9,7 @@
 //! connection is allowed when traffic in at least one of its two directions is. Both hosts evaluate the same pure
 //! function and so come to the same verdict.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub enum Remote {
 /// A rule of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Its name, unique in its group and direction.
+    /// Its name, unique in its group.
     pub name: Arc<str>,
     /// Which traffic of members it is about.
     pub direction: Direction,
@@ -225,7 +225,7 @@ impl Groups {
             let by = By::Rule { group: group.clone(), rule: entry.name.clone() };
             return Decision { action: entry.action, by };
         }
-        match member.groups.iter().find(|g| remote.groups.contains(g)) {
+        match member.groups.iter().filter(|g| remote.groups.contains(g)).min() {
             Some(common) => Decision { action: Action::Allow, by: By::CommonGroup(common.clone()) },
             None => Decision { action: Action::Deny, by: By::Default },
         }
@@ -237,8 +237,8 @@ impl Groups {
 struct Table {
     anyone: Vec<Entry>,
     groups: HashMap<Arc<str>, Vec<Entry>>,
-    /// By length of the prefix, as one of an IPv6 address.
-    prefixes: Vec<(u8, HashMap<u128, Vec<Entry>>)>,
+    /// By length.
+    prefixes: BTreeMap<u8, HashMap<IpNet, Vec<Entry>>>,
 }
 
 /// What decides about a rule among those that match; the smallest one does.
@@ -267,15 +267,8 @@ impl Table {
             Remote::Anyone => &mut self.anyone,
             Remote::Group(group) => self.groups.entry(group.clone()).or_default(),
             Remote::Prefix(net) => {
-                let (len, bits) = prefix(*net);
-                let at = match self.prefixes.binary_search_by_key(&len, |(l, _)| *l) {
-                    Ok(at) => at,
-                    Err(at) => {
-                        self.prefixes.insert(at, (len, HashMap::new()));
-                        at
-                    }
-                };
-                self.prefixes[at].1.entry(bits).or_default()
+                let lists = self.prefixes.entry(net.prefix_len()).or_default();
+                lists.entry(net.trunc()).or_default()
             }
         };
         let entry = Entry::new(rule);
@@ -302,14 +295,12 @@ impl Table {
                 }
             }
             Remote::Prefix(net) => {
-                let (len, bits) = prefix(*net);
-                let Ok(at) = self.prefixes.binary_search_by_key(&len, |(l, _)| *l) else { return };
-                let lists = &mut self.prefixes[at].1;
-                if !lists.get_mut(&bits).is_none_or(take) {
-                    lists.remove(&bits);
+                let Some(lists) = self.prefixes.get_mut(&net.prefix_len()) else { return };
+                if !lists.get_mut(&net.trunc()).is_none_or(take) {
+                    lists.remove(&net.trunc());
                 }
                 if lists.is_empty() {
-                    self.prefixes.remove(at);
+                    self.prefixes.remove(&net.prefix_len());
                 }
             }
         }
@@ -317,25 +308,14 @@ impl Table {
 
     /// The entry that decides about traffic with `remote`.
     fn first(&self, transport: Transport, remote: Party<'_>) -> Option<&Entry> {
-        let bits = u128::from_be_bytes(remote.gid.0);
-        let by_prefix = self.prefixes.iter().filter_map(|(len, lists)| lists.get(&(bits & mask(*len))));
+        let ip = remote.gid.ip();
+        // Lengths that are too long for the address's family have prefixes of the other one only.
+        let by_prefix =
+            self.prefixes.iter().filter_map(|(len, lists)| lists.get(&IpNet::new(ip, *len).ok()?.trunc()));
         let by_group = remote.groups.iter().filter_map(|g| self.groups.get(g));
         let matches = |e: &&Entry| e.transport.is_none_or(|t| t == transport);
         by_prefix.chain(by_group).chain([&self.anyone]).filter_map(|list| list.iter().find(matches)).min()
     }
-}
-
-/// Bits of the first address and length of a prefix as one of an IPv6 address; IPv4 in its mapped form.
-fn prefix(net: IpNet) -> (u8, u128) {
-    let len = match net {
-        IpNet::V4(v4) => 96 + v4.prefix_len(),
-        IpNet::V6(v6) => v6.prefix_len(),
-    };
-    (len, u128::from_be_bytes(Gid::from(net.addr()).0) & mask(len))
-}
-
-fn mask(len: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
 }
 
 impl fmt::Display for Denied {
