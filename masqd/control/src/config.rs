@@ -2,7 +2,7 @@ use masq_types::{MacAddr, Mtu};
 use vrdma_abi::config::{ABI_MAJOR, ABI_MINOR, Config, LINK_ACTIVE, LINK_DOWN, MAGIC};
 
 use crate::Limits;
-use masq_policy::quota::Resource;
+use masq_policy::quota::{Quotas, Resource};
 
 /// The underlay, as far as a guest can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,15 @@ pub struct Link {
 }
 
 /// The config space of a device.
-pub fn config_space(mac: MacAddr, epoch: u64, limits: &Limits, link: Link, paths: u8) -> Config {
-    let most = |resource| u32::try_from(limits.quotas.get(resource)).unwrap_or(u32::MAX);
+pub fn config_space(
+    mac: MacAddr,
+    epoch: u64,
+    limits: &Limits,
+    quotas: &Quotas,
+    link: Link,
+    paths: u8,
+) -> Config {
+    let most = |resource| u32::try_from(quotas.get(resource)).unwrap_or(u32::MAX);
     Config {
         magic: MAGIC,
         abi_major: ABI_MAJOR,

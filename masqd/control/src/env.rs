@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use masq_driver::RnicDriver;
 
 use crate::Directory;
@@ -11,6 +13,8 @@ pub struct Env<'a> {
     pub rnic: &'a dyn RnicDriver,
     /// What is known of desired and realised state.
     pub directory: &'a Directory,
+    /// The present moment, on a clock that does not run backwards.
+    pub now: Duration,
 }
 
 /// Reads a guest's memory, which changes under the reader's hands: every byte is read once.

@@ -18,6 +18,7 @@ mod realise;
 mod refresh;
 mod refusal;
 mod session;
+mod settings;
 pub mod store;
 
 pub use config::{Link, config_space};
@@ -29,3 +30,4 @@ pub use realise::{Identity, PlanError, identity, plan_endpoint};
 pub use refresh::RefreshGate;
 pub use refusal::{ObjectKind, Peer, Reason, Refusal, RefusalCounters, Verb};
 pub use session::{Outcome, Reply, ResetReport, Revocation, Session, SessionConfig, Ticket};
+pub use settings::Settings;

@@ -1,10 +1,8 @@
 use masq_policy::quota::{Quotas, Resource};
 
-/// What one guest device can do at most: the RNIC's limits, and the vNIC's quotas.
+/// What one guest device can do at most: the RNIC's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many of each object, and how much memory.
-    pub quotas: Quotas,
     /// Page sizes that a memory region can use, a bit for each power of two.
     pub page_size_cap: u64,
     /// Largest memory region in bytes.

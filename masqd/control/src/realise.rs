@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 
-use masq_model::Endpoint;
+use ipnet::IpNet;
+use masq_model::{Endpoint, Host, Vnic};
 use masq_policy::qpn::{allocate_block, overlap};
 use masq_types::{Gid, MacAddr, QpnBlock, Vni};
 
@@ -17,12 +18,21 @@ pub struct Identity {
     pub vni: Vni,
     /// Its MAC address.
     pub mac: MacAddr,
-    /// The GIDs that it may use.
+    /// The GIDs that are its own.
     pub gids: Vec<Gid>,
+    /// Prefixes of further addresses that its guest may take on.
+    pub allowed: Vec<IpNet>,
     /// Its underlay addresses: address `i` belongs to path `i`.
     pub addresses: Vec<IpAddr>,
     /// Blocks of QPNs that it owns.
     pub qpn_blocks: Vec<QpnBlock>,
+}
+
+impl Identity {
+    /// Whether the guest may use `gid`.
+    pub fn may_use(&self, gid: Gid) -> bool {
+        self.gids.contains(&gid) || self.allowed.iter().any(|net| net.contains(&gid.ip()))
+    }
 }
 
 /// Why a vNIC cannot be realised.
@@ -39,6 +49,9 @@ pub enum PlanError {
         /// The network.
         vpc: String,
     },
+    /// It runs nowhere.
+    #[error("vnic {0:?} is assigned to no host")]
+    Unassigned(String),
     /// Its host does not exist.
     #[error("vnic {vnic:?} refers to the host {host:?}, which does not exist")]
     NoHost {
@@ -59,6 +72,16 @@ pub enum PlanError {
         /// Present.
         addresses: usize,
     },
+    /// Its dedicated address is not among the host's aliases.
+    #[error("vnic {vnic:?} has the dedicated alias {alias}, which host {host:?} does not have")]
+    NoAlias {
+        /// The vNIC.
+        vnic: String,
+        /// The host.
+        host: String,
+        /// The address.
+        alias: IpAddr,
+    },
     /// All QPNs of the host are taken.
     #[error("host {0:?} has no free block of QPNs")]
     NoQpns(String),
@@ -70,23 +93,22 @@ pub enum PlanError {
 /// QPNs in the block that a vNIC gets.
 const QPNS_PER_VNIC: u32 = 1 << 14;
 
-/// The endpoint record that the host of `vnic` shall publish. Blocks of an earlier record of the same host are kept;
-/// else a new one is taken at or after `start`, any number: the caller's randomness. Equal to the
-/// record that exists if nothing is to be done.
-pub fn plan_endpoint(directory: &Directory, vnic: &str, start: u32) -> Result<Endpoint, PlanError> {
+/// The endpoint record that the host of `vnic` shall publish, whose guest has taken on the addresses `taken`. Blocks of
+/// an earlier record of the same host are kept; else a new one is taken at or after `start`, any number: the caller's
+/// randomness. Equal to the record that exists if nothing is to be done.
+pub fn plan_endpoint(
+    directory: &Directory,
+    vnic: &str,
+    taken: &[Gid],
+    start: u32,
+) -> Result<Endpoint, PlanError> {
     let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
     let vpc =
         directory.vpc(&v.vpc).ok_or_else(|| PlanError::NoVpc { vnic: vnic.into(), vpc: v.vpc.clone() })?;
-    let host = directory
-        .host(&v.host)
-        .ok_or_else(|| PlanError::NoHost { vnic: vnic.into(), host: v.host.clone() })?;
-    let paths = v.path_count();
-    let addresses = host.underlay.get(..usize::from(paths)).ok_or_else(|| PlanError::TooFewPaths {
-        vnic: vnic.into(),
-        host: host.name.clone(),
-        paths,
-        addresses: host.underlay.len(),
-    })?;
+    let host = v.host.as_deref().ok_or_else(|| PlanError::Unassigned(vnic.into()))?;
+    let host =
+        directory.host(host).ok_or_else(|| PlanError::NoHost { vnic: vnic.into(), host: host.into() })?;
+    let addresses = underlay_addresses(v, host)?;
     let old = directory.endpoint(vnic);
     let others: Vec<QpnBlock> = directory
         .endpoints_of_host(&host.name)
@@ -106,15 +128,40 @@ pub fn plan_endpoint(directory: &Directory, vnic: &str, start: u32) -> Result<En
             (vec![block], old.map_or(1, |e| e.generation + 1))
         }
     };
+    let mut gids = v.gids();
+    for gid in taken {
+        if v.may_use(*gid) && !gids.contains(gid) {
+            gids.push(*gid);
+        }
+    }
     Ok(Endpoint {
         vnic: vnic.into(),
         vni: vpc.vni,
-        gids: v.gids(),
+        gids,
         host: host.name.clone(),
-        addresses: addresses.to_vec(),
+        addresses,
         qpn_blocks,
         generation,
     })
+}
+
+/// The underlay addresses of a vNIC on its host: path by path, the first one its dedicated alias if it has one.
+fn underlay_addresses(v: &Vnic, host: &Host) -> Result<Vec<IpAddr>, PlanError> {
+    let paths = v.path_count();
+    let shared = host.underlay.get(..usize::from(paths)).ok_or_else(|| PlanError::TooFewPaths {
+        vnic: v.name.clone(),
+        host: host.name.clone(),
+        paths,
+        addresses: host.underlay.len(),
+    })?;
+    let mut addresses = shared.to_vec();
+    if let (Some(alias), Some(first)) = (v.dedicated_alias, addresses.first_mut()) {
+        if !host.aliases.iter().any(|a| a.address.addr() == alias) {
+            return Err(PlanError::NoAlias { vnic: v.name.clone(), host: host.name.clone(), alias });
+        }
+        *first = alias;
+    }
+    Ok(addresses)
 }
 
 /// The identity of a vNIC whose endpoint has been published.
@@ -122,7 +169,7 @@ pub fn identity(directory: &Directory, vnic: &str) -> Result<Identity, PlanError
     let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
     let endpoint = directory
         .endpoint(vnic)
-        .filter(|e| e.host == v.host)
+        .filter(|e| v.is_on(&e.host))
         .ok_or_else(|| PlanError::NotRealised(vnic.into()))?;
     Ok(Identity {
         vnic: v.name.clone(),
@@ -130,6 +177,7 @@ pub fn identity(directory: &Directory, vnic: &str) -> Result<Identity, PlanError
         vni: endpoint.vni,
         mac: v.mac,
         gids: v.gids(),
+        allowed: v.allowed_address_pairs.clone(),
         addresses: endpoint.addresses.clone(),
         qpn_blocks: endpoint.qpn_blocks.clone(),
     })

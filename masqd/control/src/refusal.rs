@@ -2,7 +2,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use masq_driver::{DriverError, QpState, TransitionError};
-use masq_policy::quota::QuotaExceeded;
+use masq_policy::quota::{QuotaExceeded, TooFast};
 use masq_policy::rename::Unreachable;
 use masq_policy::rules::Denied;
 use masq_types::{Gid, Mtu, WireQpn};
@@ -68,6 +68,12 @@ impl Verb {
     /// The verb with this opcode.
     pub fn from_opcode(opcode: u16) -> Option<Verb> {
         Verb::ALL.iter().find(|(_, o, _)| *o == opcode).map(|(v, _, _)| *v)
+    }
+
+    /// Whether it only takes something away from the guest.
+    pub fn gives_back(self) -> bool {
+        use Verb::*;
+        matches!(self, DelGid | DestroyContext | DestroyPd | DestroyMr | DestroyCq | DestroyQp)
     }
 
     /// The name in messages.
@@ -210,6 +216,9 @@ pub enum Reason {
     /// A quota is reached.
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
+    /// Commands come faster than the quota allows.
+    #[error(transparent)]
+    TooFast(#[from] TooFast),
     /// An address lies outside the guest's memory.
     #[error("{what}: guest-physical address {address:#x} lies outside the guest's memory")]
     BadAddress {
@@ -302,7 +311,7 @@ impl Reason {
             Reason::NoSuchObject { .. } => Errno::ENOENT,
             Reason::Exists(_) => Errno::EEXIST,
             Reason::Busy { .. } => Errno::EBUSY,
-            Reason::Quota(_) | Reason::NoQpn => Errno::EDQUOT,
+            Reason::Quota(_) | Reason::TooFast(_) | Reason::NoQpn => Errno::EDQUOT,
             Reason::BadAddress { .. } => Errno::EFAULT,
             Reason::SpoofedGid { .. } | Reason::Denied(_) => Errno::EACCES,
             Reason::SourceGid { .. } => Errno::EADDRNOTAVAIL,
@@ -341,11 +350,12 @@ impl Reason {
             Reason::Rnic { .. } => 18,
             Reason::Moved { .. } => 19,
             Reason::NoQpn => 20,
+            Reason::TooFast(_) => 21,
         }
     }
 }
 
-const LABELS: [&str; 21] = [
+const LABELS: [&str; 22] = [
     "malformed",
     "unsupported",
     "stale_epoch",
@@ -367,6 +377,7 @@ const LABELS: [&str; 21] = [
     "rnic",
     "moved",
     "no_qpn",
+    "too_fast",
 ];
 
 /// How often each reason has been given.

@@ -25,8 +25,9 @@ use masq_control::Directory;
 use masq_control::store::Store;
 use masq_driver::{Command, Reply};
 use masq_model::api::{Applied, ConnectionStatus, ErrorReply, Status};
-use masq_model::{DesiredState, Endpoint, Host as HostObject, Object, PREFIX, Problems, Rule, Vnic, Vpc};
-use serde::{Deserialize, Serialize};
+use masq_model::{DesiredState, Endpoint, Kind, Object, PREFIX, Problems};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::net::UnixListener;
 use tracing::info;
 
@@ -133,26 +134,15 @@ pub fn problem_reply(problems: &Problems) -> ErrorReply {
     }
 }
 
-#[derive(Serialize, Default)]
-struct Desired {
-    host: Vec<HostObject>,
-    vpc: Vec<Vpc>,
-    vnic: Vec<Vnic>,
-    rule: Vec<Rule>,
-}
-
-async fn desired(State(api): State<Arc<Api>>) -> Result<Json<Desired>, Refused> {
+async fn desired(State(api): State<Arc<Api>>) -> Result<Json<BTreeMap<&'static str, Vec<Value>>>, Refused> {
     // From the store itself: whoever has just written expects to read it.
     let snapshot =
         api.store.list(PREFIX).await.map_err(|e| Refused(StatusCode::SERVICE_UNAVAILABLE, error(e)))?;
-    let mut desired = Desired::default();
-    for (_, object) in Directory::from_snapshot(&snapshot).0.objects() {
-        match object.clone() {
-            Object::Host(o) => desired.host.push(o),
-            Object::Vpc(o) => desired.vpc.push(o),
-            Object::Vnic(o) => desired.vnic.push(o),
-            Object::Rule(o) => desired.rule.push(o),
-            Object::Endpoint(_) => {}
+    let directory = Directory::from_snapshot(&snapshot).0;
+    let mut desired: BTreeMap<_, Vec<Value>> = Kind::desired().map(|k| (k.name(), Vec::new())).collect();
+    for (key, object) in directory.objects() {
+        if let Some(list) = desired.get_mut(key.kind().name()) {
+            list.push(object.to_value());
         }
     }
     Ok(Json(desired))

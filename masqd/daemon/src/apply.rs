@@ -40,7 +40,7 @@ fn compare(desired: &DesiredState, snapshot: &Snapshot) -> (Vec<Change>, Applied
     let mut changes = Vec::new();
     let mut applied = Applied::default();
     let objects = desired.objects();
-    for (key, object) in &objects {
+    for (key, object) in objects {
         let name = key.to_string();
         let value = object.to_json();
         let told = match snapshot.entries.iter().find(|e| e.key == name) {

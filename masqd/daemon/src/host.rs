@@ -1,15 +1,16 @@
 //! What all devices of this host share.
 
+use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use masq_control::{Directory, Limits, Link, Ticket};
 use masq_driver::{RnicDriver, VnicId};
 use masq_rnic::limits;
-use masq_types::Mtu;
-use tokio::sync::mpsc;
+use masq_types::{Gid, Mtu};
+use tokio::sync::{Notify, mpsc};
 
 use crate::device::Inbox;
 use crate::router::Router;
@@ -30,6 +31,9 @@ pub struct Host {
     pub limits: Limits,
     /// Ends what takes too long.
     pub watchdog: Watchdog,
+    /// The allowed addresses that guests have taken on.
+    pub taken: Taken,
+    began: Instant,
     link: Mutex<Link>,
     vnics: AtomicU32,
 }
@@ -51,9 +55,16 @@ impl Host {
             refresher,
             limits: rnic_limits(),
             watchdog,
+            taken: Taken::default(),
+            began: Instant::now(),
             link: Mutex::new(Link { up: false, active_mtu: Mtu::B256, mbits_per_sec: 0 }),
             vnics: AtomicU32::new(1),
         }
+    }
+
+    /// The time since the start, for whoever takes time as an argument.
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// The underlay's link.
@@ -86,6 +97,41 @@ impl SharedDirectory {
     /// To bring it up to date.
     pub fn write(&self) -> RwLockWriteGuard<'_, Directory> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which of the addresses that are allowed to them, but are not their own, guests have put into their tables.
+#[derive(Debug, Default)]
+pub struct Taken {
+    by_vnic: Mutex<HashMap<String, Vec<Gid>>>,
+    changed: Notify,
+}
+
+impl Taken {
+    /// The guest of `vnic` has taken on these addresses, and no others.
+    pub fn set(&self, vnic: &str, gids: Vec<Gid>) {
+        let mut by_vnic = self.by_vnic.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = if gids.is_empty() {
+            by_vnic.remove(vnic).unwrap_or_default()
+        } else if by_vnic.get(vnic) == Some(&gids) {
+            return;
+        } else {
+            by_vnic.insert(vnic.into(), gids.clone()).unwrap_or_default()
+        };
+        if old != gids {
+            self.changed.notify_one();
+        }
+    }
+
+    /// What the guest of `vnic` has taken on.
+    pub fn of(&self, vnic: &str) -> Vec<Gid> {
+        let by_vnic = self.by_vnic.lock().unwrap_or_else(PoisonError::into_inner);
+        by_vnic.get(vnic).cloned().unwrap_or_default()
+    }
+
+    /// Returns when something has changed since it last returned.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 }
 
@@ -151,7 +197,6 @@ impl Drop for Watched {
 
 fn rnic_limits() -> Limits {
     Limits {
-        quotas: Limits::DEFAULT_QUOTAS,
         page_size_cap: limits::PAGE_SIZE_CAP,
         max_mr_bytes: limits::MAX_MR_BYTES,
         max_msg_bytes: limits::MAX_MSG_BYTES,

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use masq_control::store::{Change, Committed, Guard, Snapshot, Store, StoreError, Transaction};
 use masq_control::{Directory, PlanError, plan_endpoint};
-use masq_model::{Endpoint, Key, Object, PREFIX};
+use masq_model::{Endpoint, Key, Kind, Object, PREFIX};
 use tracing::{debug, info};
+
+use crate::host::Taken;
 
 /// Endpoints in one transaction.
 const PER_TRANSACTION: usize = 50;
@@ -35,24 +37,27 @@ impl Realiser {
     }
 
     /// Whether what `directory` shows is not what this host wants to be published.
-    pub fn is_due(&self, directory: &Directory) -> bool {
-        directory.vnics_of_host(&self.host).any(|v| match plan_endpoint(directory, &v.name, 0) {
-            Ok(plan) => !self.written.contains(&v.name) || directory.endpoint(&v.name) != Some(&plan),
-            Err(_) => false,
+    pub fn is_due(&self, directory: &Directory, taken: &Taken) -> bool {
+        directory.vnics_of_host(&self.host).any(|v| {
+            match plan_endpoint(directory, &v.name, &taken.of(&v.name), 0) {
+                Ok(plan) => !self.written.contains(&v.name) || directory.endpoint(&v.name) != Some(&plan),
+                Err(_) => false,
+            }
         }) || directory.endpoints_of_host(&self.host).any(|e| !self.wants(directory, &e.vnic))
     }
 
     fn wants(&self, directory: &Directory, vnic: &str) -> bool {
-        directory.vnic(vnic).is_some_and(|v| v.host == self.host) && plan_endpoint(directory, vnic, 0).is_ok()
+        directory.vnic(vnic).is_some_and(|v| v.is_on(&self.host))
+            && plan_endpoint(directory, vnic, &[], 0).is_ok()
     }
 
     /// Writes what is due.
-    pub async fn realise(&mut self, store: &dyn Store) -> Result<Realised, StoreError> {
+    pub async fn realise(&mut self, store: &dyn Store, taken: &Taken) -> Result<Realised, StoreError> {
         for _ in 0..ATTEMPTS {
             let snapshot = store.list(PREFIX).await?;
             let start =
                 getrandom::u32().map_err(|e| StoreError::Failed(format!("no random numbers: {e}")))?;
-            let plan = self.plan(&snapshot, start);
+            let plan = self.plan(&snapshot, taken, start);
             let mut all = true;
             for (guards, changes) in
                 plan.guards.chunks(PER_TRANSACTION).zip(plan.changes.chunks(PER_TRANSACTION))
@@ -90,12 +95,12 @@ impl Realiser {
     }
 
     /// New blocks are looked for from `start` on.
-    fn plan(&self, snapshot: &Snapshot, start: u32) -> Plan {
+    fn plan(&self, snapshot: &Snapshot, taken: &Taken, start: u32) -> Plan {
         let (mut draft, _) = Directory::from_snapshot(snapshot);
         let mut plan = Plan::default();
         let vnics: Vec<String> = draft.vnics_of_host(&self.host).map(|v| v.name.clone()).collect();
         for vnic in vnics {
-            let endpoint = match plan_endpoint(&draft, &vnic, start) {
+            let endpoint = match plan_endpoint(&draft, &vnic, &taken.of(&vnic), start) {
                 Ok(endpoint) => endpoint,
                 Err(e) => {
                     plan.problems.push((vnic, e));
@@ -116,7 +121,7 @@ impl Realiser {
         let left: Vec<String> = draft
             .endpoints_of_host(&self.host)
             .filter(|e| !self.wants(&draft, &e.vnic))
-            .map(|e| Key::endpoint(&e.vnic).to_string())
+            .map(|e| Key::new(Kind::Endpoint, &e.vnic).to_string())
             .collect();
         for key in left {
             plan.push(Change::Delete { key }, snapshot);

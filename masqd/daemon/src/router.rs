@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use masq_driver::{Event, EventSink, VnicId};
 use masq_policy::conntrack::Touched;
+use tokio::sync::mpsc;
 
 use crate::device::{Inbox, Message};
 
@@ -31,6 +32,18 @@ impl Router {
             let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
             inboxes.values().for_each(|inbox| inbox.touch(touched.clone()));
         }
+    }
+
+    /// Returns when all attached devices have dealt with what they have been told so far.
+    pub async fn settle(&self) {
+        let (settled, mut waiting) = mpsc::channel(1);
+        {
+            let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+            inboxes.values().for_each(|inbox| inbox.settle(settled.clone()));
+        }
+        drop(settled);
+        // Ends when every device has dropped its sender.
+        waiting.recv().await;
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use masq_control::store::Store;
-use masq_control::{Identity, Link, identity};
+use masq_control::{Identity, Link, Settings, identity};
+use masq_model::Vnic;
 use masq_model::api::{LinkStatus, VnicState, VnicStatus};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
@@ -33,6 +34,7 @@ pub struct Devices(Mutex<BTreeMap<String, Running>>);
 struct Running {
     device: Device,
     identity: Identity,
+    settings: Settings,
 }
 
 /// Runs the devices.
@@ -67,6 +69,7 @@ impl Supervisor {
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() { return },
                 () = self.underlay.changed() => {}
+                () = self.host.taken.changed() => {}
                 () = tokio::time::sleep(RETRY_INTERVAL), if !settled => {}
             }
         }
@@ -84,9 +87,11 @@ impl Supervisor {
         }
         let mut settled = usable && self.publish(realiser).await;
         let wanted = self.wanted();
-        self.devices.stop_all_but(|running| wanted.iter().any(|w| same_device(w, &running.identity))).await;
-        for identity in wanted {
-            settled &= self.serve(identity);
+        self.devices
+            .stop_all_but(|running| wanted.iter().any(|(w, _)| same_device(w, &running.identity)))
+            .await;
+        for (identity, settings) in wanted {
+            settled &= self.serve(identity, settings);
         }
         settled
     }
@@ -124,10 +129,10 @@ impl Supervisor {
 
     /// Writes the endpoints that are due; whether all could be.
     async fn publish(&self, realiser: &mut Realiser) -> bool {
-        if !realiser.is_due(&self.host.directory.read()) {
+        if !realiser.is_due(&self.host.directory.read(), &self.host.taken) {
             return true;
         }
-        match realiser.realise(&*self.store).await {
+        match realiser.realise(&*self.store, &self.host.taken).await {
             Ok(realised) => {
                 for (vnic, problem) in &realised.problems {
                     self.health.problem(&about(vnic), problem);
@@ -142,17 +147,23 @@ impl Supervisor {
     }
 
     /// Who is to be served: the vNICs of this host whose endpoints are published.
-    fn wanted(&self) -> Vec<Identity> {
+    fn wanted(&self) -> Vec<(Identity, Settings)> {
         let directory = self.host.directory.read();
-        directory.vnics_of_host(&self.host.name).filter_map(|v| identity(&directory, &v.name).ok()).collect()
+        let wanted = |v: &Vnic| Some((identity(&directory, &v.name).ok()?, directory.settings(&v.name)));
+        directory.vnics_of_host(&self.host.name).filter_map(wanted).collect()
     }
 
     /// Starts a device, or brings it up to date; whether it runs.
-    fn serve(&self, identity: Identity) -> bool {
+    fn serve(&self, identity: Identity, settings: Settings) -> bool {
         let mut devices = self.devices.lock();
         if let Some(running) = devices.get_mut(&identity.vnic) {
-            if running.identity.gids != identity.gids {
-                running.device.inbox().push(Message::Gids(identity.gids.clone()));
+            if running.settings != settings {
+                running.device.inbox().push(Message::Settings(settings.clone()));
+                running.settings = settings;
+            }
+            if running.identity != identity {
+                let (gids, allowed) = (identity.gids.clone(), identity.allowed.clone());
+                running.device.inbox().push(Message::Addresses { gids, allowed });
                 running.identity = identity;
             }
             return true;
@@ -163,7 +174,7 @@ impl Supervisor {
             Ok(device) => {
                 info!(vnic = name, vpc = identity.vpc, socket = %socket.display(), "vNIC is served");
                 self.health.fine(&about(&name));
-                devices.insert(name, Running { device, identity });
+                devices.insert(name, Running { device, identity, settings });
                 true
             }
             Err(e) => {
@@ -176,7 +187,9 @@ impl Supervisor {
 
 /// Whether a running device can go on as `wanted`.
 fn same_device(wanted: &Identity, running: &Identity) -> bool {
-    Identity { gids: running.gids.clone(), ..wanted.clone() } == *running
+    let addresses =
+        Identity { gids: running.gids.clone(), allowed: running.allowed.clone(), ..wanted.clone() };
+    addresses == *running
 }
 
 fn about(vnic: &str) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use masq_control::store::{Snapshot, Store, StoreError};
-use masq_control::{Delta, RefreshGate};
+use masq_control::{Delta, Directory, RefreshGate};
 use masq_model::PREFIX;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -78,8 +78,7 @@ impl Sync {
             tokio::select! {
                 batch = watch.next() => {
                     let batch = batch?;
-                    let delta = self.host.directory.write().apply(&batch);
-                    self.publish(delta);
+                    self.take(|directory| directory.apply(&batch));
                 }
                 miss = self.misses.recv() => self.take_miss(miss).await,
                 () = sleep_until(due) => self.refresh().await?,
@@ -100,23 +99,26 @@ impl Sync {
     }
 
     fn take_snapshot(&mut self, snapshot: &Snapshot) {
-        let delta = {
-            let mut directory = self.host.directory.write();
+        self.take(|directory| {
             // The watch may have been faster than the reading.
             if snapshot.revision < directory.revision() {
-                return;
+                Delta::default()
+            } else {
+                directory.replace(snapshot)
             }
-            directory.replace(snapshot)
-        };
-        self.publish(delta);
+        });
     }
 
-    fn publish(&self, delta: Delta) {
+    /// Changes the directory, and tells the devices while nobody can see the change yet: whoever sees it and then waits for
+    /// them waits long enough.
+    fn take(&self, change: impl FnOnce(&mut Directory) -> Delta) {
+        let mut directory = self.host.directory.write();
+        let delta = change(&mut directory);
         for bad in &delta.bad {
             warn!("{bad}");
         }
         self.host.router.touch(&delta.touched);
-        self.changed.send_replace(self.host.directory.read().revision());
+        self.changed.send_replace(directory.revision());
     }
 
     async fn take_miss(&mut self, miss: Option<Miss>) {

@@ -6,25 +6,182 @@ use std::path::PathBuf;
 
 use masq_types::{Gid, MacAddr, Vni};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// What applying a desired state has changed, or would change.
+/// An object with what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item<T> {
+    /// What was written; what PUT takes.
+    pub spec: T,
+    /// What has become of it.
+    pub status: ItemStatus,
+}
+
+/// All objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemList<T> {
+    /// By name.
+    pub items: Vec<Item<T>>,
+}
+
+/// How far an object is realised.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemStatus {
+    /// Grows with each change of the object: the revision of the store that made it. Also its ETag.
+    pub generation: u64,
+    /// The generation that all hosts concerned have brought into force, as far as is known; equal to `generation` when
+    /// the object is realised.
+    pub realised_generation: u64,
+    /// In one word.
+    pub state: RealisedState,
+    /// The hosts that have not brought it into force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<String>,
+}
+
+/// How far an object is realised, in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RealisedState {
+    /// No host concerned has brought it into force yet.
+    #[default]
+    Pending,
+    /// Some have; see `waiting_for`.
+    PartiallyRealised,
+    /// All have: connections that it forbids are cut, at both ends.
+    Realised,
+}
+
+impl fmt::Display for RealisedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            RealisedState::Pending => "pending",
+            RealisedState::PartiallyRealised => "partially-realised",
+            RealisedState::Realised => "realised",
+        })
+    }
+}
+
+/// What applying a file has changed, or would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// Nothing has been written.
     pub dry_run: bool,
-    /// Keys of new objects.
-    pub created: Vec<String>,
-    /// Keys of objects that are different now.
-    pub changed: Vec<String>,
-    /// Keys of objects that are gone.
-    pub deleted: Vec<String>,
+    /// The changes, in the order of their keys.
+    pub changes: Vec<AppliedChange>,
+    /// How far they are realised; absent when nothing has been written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ItemStatus>,
 }
 
-impl Applied {
-    /// Whether everything was as it should be already.
-    pub fn is_nothing(&self) -> bool {
-        self.created.is_empty() && self.changed.is_empty() && self.deleted.is_empty()
-    }
+/// A change of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedChange {
+    /// What kind of change.
+    pub change: ChangeKind,
+    /// Kind of object.
+    pub kind: String,
+    /// Name of the object; of a rule `<group>/<name>`.
+    pub name: String,
+    /// The fields that differ, when the object was changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<FieldChange>,
+}
+
+/// Kinds of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// The object is new.
+    Created,
+    /// It is different now.
+    Changed,
+    /// It is gone.
+    Deleted,
+}
+
+/// A field that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldChange {
+    /// Its name.
+    pub field: String,
+    /// What it was; null when it was absent.
+    pub old: Value,
+    /// What it is; null when it is absent.
+    pub new: Value,
+}
+
+/// Whether two ends may be connected, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Whether a connection may be made.
+    pub allowed: bool,
+    /// In one sentence.
+    pub summary: String,
+    /// The end that was asked about first.
+    pub from: ExplainedEnd,
+    /// The other end.
+    pub to: ExplainedEnd,
+    /// What the rules say about traffic there and back; empty when both ends are one vNIC, or something else is in the way.
+    pub flows: Vec<ExplainedFlow>,
+    /// What else is in the way, such as an end that no host has realised.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub obstacles: Vec<String>,
+}
+
+/// One end of a connection that is explained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedEnd {
+    /// Its vNIC.
+    pub vnic: String,
+    /// Its address.
+    pub address: Gid,
+    /// Its security groups.
+    pub security_groups: Vec<String>,
+    /// Its host, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// What the rules say about one direction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedFlow {
+    /// Who sends.
+    pub from: Gid,
+    /// Who receives.
+    pub to: Gid,
+    /// Whether it passes.
+    pub allowed: bool,
+    /// What decides about sending: `rule <group>/<name>`, `membership in <group>`, or `no rule`.
+    pub egress: String,
+    /// Whether sending is allowed.
+    pub egress_allowed: bool,
+    /// What decides about receiving.
+    pub ingress: String,
+    /// Whether receiving is allowed.
+    pub ingress_allowed: bool,
+}
+
+/// What a vNIC of this host has sent and received since its guest was attached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// The vNIC.
+    pub vnic: String,
+    /// Its network.
+    pub vpc: String,
+    /// Bytes of IP packets sent.
+    pub tx_bytes: u64,
+    /// Bytes of IP packets received.
+    pub rx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Time for which there was something to send, but the rate did not allow it, in nanoseconds.
+    pub limited_ns: u64,
+    /// Its rate, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bits_per_sec: Option<u64>,
 }
 
 /// Why a request is refused.
@@ -153,6 +310,8 @@ pub struct ConnectionStatus {
     pub vnic: String,
     /// Its network.
     pub vpc: String,
+    /// `rc`, `uc` or `ud`.
+    pub transport: String,
     /// Its virtual address.
     pub local: Gid,
     /// Its queue pair number.
@@ -163,4 +322,16 @@ pub struct ConnectionStatus {
     pub remote_qpn: u32,
     /// The peer's vNIC.
     pub peer: String,
+    /// The path.
+    pub path: u8,
+    /// The peer's underlay address.
+    pub remote_underlay: IpAddr,
+    /// What allowed it, in words.
+    pub allowed_by: String,
+    /// When it was made, in seconds since 1970.
+    pub since_unix_seconds: u64,
+    /// Bytes of messages sent.
+    pub tx_bytes: u64,
+    /// Bytes of messages received.
+    pub rx_bytes: u64,
 }

@@ -2,6 +2,7 @@
 
 use masq_types::QpnBlock;
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use crate::object::{Endpoint, Host, HostState, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc};
 use crate::{Key, Kind};
@@ -74,14 +75,14 @@ impl Object {
     /// The object of a kind that a JSON value describes.
     pub fn from_value(kind: Kind, value: Value) -> Result<Object, FieldError> {
         Ok(match kind {
-            Kind::Host => Object::Host(parse(value)?),
-            Kind::Vpc => Object::Vpc(parse(value)?),
-            Kind::SecurityGroup => Object::SecurityGroup(parse(value)?),
-            Kind::SecurityGroupRule => Object::SecurityGroupRule(parse(value)?),
-            Kind::QosPolicy => Object::QosPolicy(parse(value)?),
-            Kind::Vnic => Object::Vnic(parse(value)?),
-            Kind::Endpoint => Object::Endpoint(parse(value)?),
-            Kind::HostState => Object::HostState(parse(value)?),
+            Kind::Host => Object::Host(parse(&value)?),
+            Kind::Vpc => Object::Vpc(parse(&value)?),
+            Kind::SecurityGroup => Object::SecurityGroup(parse(&value)?),
+            Kind::SecurityGroupRule => Object::SecurityGroupRule(parse(&value)?),
+            Kind::QosPolicy => Object::QosPolicy(parse(&value)?),
+            Kind::Vnic => Object::Vnic(parse(&value)?),
+            Kind::Endpoint => Object::Endpoint(parse(&value)?),
+            Kind::HostState => Object::HostState(parse(&value)?),
         })
     }
 
@@ -104,13 +105,24 @@ impl Object {
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, FieldError> {
+fn parse<'a, T: serde::Deserialize<'a>>(value: &'a Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(value).map_err(|e| {
-        let path = e.path().to_string();
-        FieldError {
-            field: if path == "." { String::new() } else { path },
-            reason: e.into_inner().to_string(),
+        let field = e.path().to_string();
+        let culprit = at(value, e.path()).and_then(Value::as_str).map(|text| format!("{text:?}"));
+        let mut reason = e.into_inner().to_string();
+        if let Some(text) = culprit.filter(|text| !reason.contains(text)) {
+            reason = format!("{text}: {reason}");
         }
+        FieldError { field: if field == "." { String::new() } else { field }, reason }
+    })
+}
+
+/// The part of a value that a path leads to.
+fn at<'a>(value: &'a Value, path: &serde_path_to_error::Path) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, segment| match segment {
+        Segment::Seq { index } => value.get(index),
+        Segment::Map { key } => value.get(key),
+        Segment::Enum { .. } | Segment::Unknown => None,
     })
 }
 

@@ -10,6 +10,7 @@ mod desired;
 mod entry;
 mod key;
 mod object;
+mod prefix;
 mod problem;
 mod validate;
 

@@ -6,6 +6,8 @@ use ipnet::IpNet;
 use masq_types::{Gid, MacAddr, QpnBlock, Vni};
 use serde::{Deserialize, Serialize};
 
+use crate::prefix;
+
 /// Priority of a rule that does not state one; the smallest number decides first.
 pub const DEFAULT_PRIORITY: u32 = 1000;
 
@@ -30,6 +32,7 @@ pub struct Host {
 #[serde(deny_unknown_fields)]
 pub struct Alias {
     /// The address with the length of its link's prefix, such as `10.78.0.1/24`.
+    #[serde(deserialize_with = "prefix::address")]
     pub address: IpNet,
     /// The link, such as `eth1`.
     pub link: String,
@@ -81,8 +84,8 @@ pub struct SecurityGroupRule {
     pub security_group: String,
     /// Whether it is about what members receive or what they send.
     pub direction: Direction,
-    /// Only traffic from or to these addresses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Only traffic from or to these addresses; an address alone is a prefix of full length.
+    #[serde(default, deserialize_with = "prefix::one", skip_serializing_if = "Option::is_none")]
     pub remote_prefix: Option<IpNet>,
     /// Only traffic from or to members of this group of the same network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,8 +210,8 @@ pub struct Vnic {
     /// Virtual addresses of the NIC, unique in its network. The link-local address of the MAC comes on top of them.
     pub addresses: Vec<IpAddr>,
     /// Further addresses that the guest may take on, for instance one that moves between two guests. Peers find such an
-    /// address while exactly one vNIC has it in its GID table.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// address while exactly one vNIC has it in its GID table. An address alone is a prefix of full length.
+    #[serde(default, deserialize_with = "prefix::many", skip_serializing_if = "Vec::is_empty")]
     pub allowed_address_pairs: Vec<IpNet>,
     /// Names of its security groups; without any it can connect to nobody.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -243,10 +243,10 @@ impl Report<'_> {
         let paths = vnic.path_count();
         self.between("paths", paths.into(), 1, MAX_PATHS as u64);
         if let Some(host) = host.filter(|h| h.underlay.len() < paths.into()) {
-            let (name, has) = (&host.name, host.underlay.len());
+            let (name, most) = (&host.name, host.underlay.len());
             self.problem(
                 "paths",
-                format_args!("{paths} are more than the {has} underlay addresses of host {name:?}"),
+                format_args!("{paths} lies outside 1 to {most}, the underlay addresses of host {name:?}"),
             );
         }
     }

@@ -252,3 +252,138 @@ fn forget<H: Ord>(index: &mut BTreeMap<Gid, BTreeSet<H>>, at: Gid, owner: H) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(last: u8) -> Gid {
+        std::net::Ipv4Addr::new(10, 0, 0, last).into()
+    }
+
+    fn v6(last: u16) -> Gid {
+        std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).into()
+    }
+
+    fn vni(n: u32) -> Vni {
+        Vni::new(n).unwrap()
+    }
+
+    fn connection(net: u32, local: Gid, remote: Gid) -> Connection {
+        Connection {
+            vni: vni(net),
+            transport: Transport::Rc,
+            local,
+            local_qpn: WireQpn::from_wire(10),
+            remote,
+            remote_qpn: WireQpn::from_wire(20),
+            peer: format!("vnic-{}", remote.0[15]).as_str().into(),
+            remote_address: [10, 77, 0, 1].into(),
+            allowed_by: "a rule".into(),
+            since: Duration::ZERO,
+        }
+    }
+
+    fn table() -> Conntrack<u32> {
+        let mut t = Conntrack::default();
+        t.insert(3, connection(1, gid(1), gid(2)));
+        t.insert(1, connection(1, gid(1), gid(3)));
+        t.insert(2, connection(2, gid(1), gid(2)));
+        t.insert(5, connection(1, v6(1), v6(2)));
+        t.insert(4, Connection { transport: Transport::Ud, ..connection(1, gid(2), gid(1)) });
+        t
+    }
+
+    fn touched_by(touched: &Touched) -> Vec<u32> {
+        table().reevaluate(touched, |_| Err(())).into_iter().map(|(h, ())| h).collect()
+    }
+
+    fn these(gids: &[Gid]) -> Addresses {
+        Addresses::These(Arc::new(gids.iter().copied().collect()))
+    }
+
+    fn prefix(net: &str) -> Addresses {
+        Addresses::Prefix(net.parse().unwrap())
+    }
+
+    /// What a change of a rule about network 1 touches.
+    fn between(one: Addresses, other: Addresses, transport: Option<Transport>) -> Vec<u32> {
+        let mut touched = Touched::nothing();
+        touched.add_between(Between { vni: vni(1), one, other, transport });
+        assert!(!touched.is_nothing());
+        touched_by(&touched)
+    }
+
+    #[test]
+    fn an_address_touches_the_connections_at_both_of_its_ends() {
+        let mut t = Touched::nothing();
+        assert!(t.is_nothing());
+        assert_eq!(touched_by(&t), [0; 0]);
+        t.add_address(vni(1), gid(3));
+        assert!(!t.is_nothing());
+        assert_eq!(touched_by(&t), [1]);
+        t.add_address(vni(2), gid(1));
+        assert_eq!(touched_by(&t), [1, 2], "the local address counts as well, in its network only");
+        let mut merged = Touched::nothing();
+        merged.add_address(vni(1), v6(2));
+        merged.merge(t);
+        assert_eq!(touched_by(&merged), [1, 2, 5]);
+        // More addresses than connections.
+        (100..200).for_each(|last| merged.add_address(vni(1), gid(last)));
+        assert_eq!(touched_by(&merged), [1, 2, 5]);
+        merged.merge(Touched::everything());
+        assert_eq!(touched_by(&merged), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_rule_touches_the_connections_between_its_ends_in_either_direction() {
+        use Addresses::Any;
+        assert_eq!(between(Any, Any, None), [1, 3, 4, 5]);
+        assert_eq!(between(Any, Any, Some(Transport::Ud)), [4]);
+        assert_eq!(between(Any, Any, Some(Transport::Uc)), [0; 0]);
+        for (one, other, expected) in [
+            (these(&[gid(1)]), these(&[gid(2)]), vec![3, 4]),
+            (these(&[gid(1)]), these(&[gid(1)]), vec![]),
+            (these(&[]), Any, vec![]),
+            (these(&[gid(3), gid(9)]), Any, vec![1]),
+            (these(&[gid(2)]), prefix("10.0.0.0/24"), vec![3, 4]),
+            (prefix("10.0.0.0/24"), prefix("10.0.0.2/31"), vec![1, 3, 4]),
+            (Any, prefix("0.0.0.0/0"), vec![1, 3, 4]),
+            (Any, prefix("::/0"), vec![5]),
+            (Any, prefix("fd00::/16"), vec![5]),
+            (Any, prefix("::ffff:10.0.0.0/120"), vec![]),
+            // More of them than there are connections.
+            (these(&(1..100).map(gid).collect::<Vec<_>>()), Any, vec![1, 3, 4]),
+            (these(&(3..100).map(gid).collect::<Vec<_>>()), prefix("10.0.0.1/32"), vec![1]),
+        ] {
+            assert_eq!(between(one.clone(), other.clone(), None), expected, "{one:?} {other:?}");
+            assert_eq!(between(other.clone(), one.clone(), None), expected, "{other:?} {one:?}");
+        }
+    }
+
+    #[test]
+    fn only_failed_judgements_are_revoked() {
+        let judge = |c: &Connection| if c.remote == gid(2) { Err(c.peer.clone()) } else { Ok(()) };
+        let t = table();
+        let revoke = t.reevaluate(&Touched::everything(), judge);
+        assert_eq!(revoke, [(2, "vnic-2".into()), (3, "vnic-2".into())]);
+        assert_eq!(t.len(), 5, "they stay until they are removed");
+    }
+
+    #[test]
+    fn an_owner_has_one_connection() {
+        let mut t = table();
+        assert_eq!(t.insert(1, connection(1, gid(1), gid(9))), Some(connection(1, gid(1), gid(3))));
+        assert_eq!((t.len(), t.iter().count(), t.is_empty()), (5, 5, false));
+        assert_eq!(t.get(1), Some(&connection(1, gid(1), gid(9))));
+        assert_eq!(t.remove(1), Some(connection(1, gid(1), gid(9))));
+        assert_eq!((t.remove(1), t.get(1)), (None, None));
+        for owner in [2, 3, 4, 5] {
+            assert!(t.remove(owner).is_some());
+        }
+        assert!(
+            t.is_empty() && t.by_local.is_empty() && t.by_remote.is_empty(),
+            "nothing is kept for nothing"
+        );
+    }
+}

@@ -103,6 +103,11 @@ impl Usage {
         Usage { quotas, used: [0; Resource::ALL.len()] }
     }
 
+    /// Other quotas from now on. What is in use stays, also above them.
+    pub fn set_quotas(&mut self, quotas: Quotas) {
+        self.quotas = quotas;
+    }
+
     /// Whether `amount` more of `resource` is within its quota.
     pub fn check(&self, resource: Resource, amount: u64) -> Result<(), QuotaExceeded> {
         let (most, used) = (self.quotas.get(resource), self.used(resource));

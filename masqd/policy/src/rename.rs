@@ -42,8 +42,8 @@ pub enum Found<'a> {
     Desired {
         /// Name of the vNIC.
         vnic: &'a str,
-        /// Name of the host that should realise it.
-        host: &'a str,
+        /// Name of the host that should realise it, if it is assigned to one.
+        host: Option<&'a str>,
     },
     /// Two vNICs claim it, so neither gets it.
     Contested {
@@ -86,6 +86,14 @@ pub enum Unreachable {
         /// The host.
         host: String,
     },
+    /// Its vNIC runs nowhere.
+    #[error("vNIC {vnic} has the address {gid}, but is assigned to no host")]
+    Unassigned {
+        /// The address.
+        gid: Gid,
+        /// The vNIC.
+        vnic: String,
+    },
     /// Two vNICs claim it.
     #[error("both vNIC {vnic} and vNIC {other} claim the address {gid}")]
     Contested {
@@ -118,8 +126,11 @@ pub fn resolve<'a>(
 ) -> Result<Resolution<'a>, Unreachable> {
     let peer = match endpoints.find(vni, gid) {
         Found::Realised(peer) => peer,
-        Found::Desired { vnic, host } => {
+        Found::Desired { vnic, host: Some(host) } => {
             return Err(Unreachable::NotRealised { gid, vnic: vnic.into(), host: host.into() });
+        }
+        Found::Desired { vnic, host: None } => {
+            return Err(Unreachable::Unassigned { gid, vnic: vnic.into() });
         }
         Found::Contested { vnic, other } => {
             return Err(Unreachable::Contested { gid, vnic: vnic.into(), other: other.into() });

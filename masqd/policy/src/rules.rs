@@ -233,7 +233,7 @@ impl Groups {
 }
 
 /// The rules of one group about one direction.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Table {
     anyone: Vec<Entry>,
     groups: HashMap<Arc<str>, Vec<Entry>>,
@@ -364,5 +364,277 @@ impl fmt::Display for By {
             By::CommonGroup(group) => write!(f, "membership in {group}"),
             By::Default => f.write_str("no rule"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::IpAddr;
+
+    fn gid(s: &str) -> Gid {
+        s.parse::<IpAddr>().unwrap().into()
+    }
+
+    fn names(groups: &[&str]) -> Vec<Arc<str>> {
+        groups.iter().map(|g| Arc::from(*g)).collect()
+    }
+
+    fn prefix(net: &str) -> Remote {
+        Remote::Prefix(net.parse().unwrap())
+    }
+
+    fn rule(name: &str, direction: Direction, remote: Remote, action: Action) -> Rule {
+        Rule { name: name.into(), direction, remote, transport: None, priority: 1000, action }
+    }
+
+    /// Members of `web` at 10.0.0.1 and of `db` at 10.0.0.2 ask, under these rules.
+    fn web_to_db(rules: &[(&str, Rule)]) -> Verdict {
+        evaluate(rules, &["web"], "10.0.0.1", &["db"], "10.0.0.2")
+    }
+
+    fn evaluate(
+        rules: &[(&str, Rule)],
+        groups: &[&str],
+        local: &str,
+        others: &[&str],
+        remote: &str,
+    ) -> Verdict {
+        let (ours, theirs) = (names(groups), names(others));
+        let local = Party { vnic: "one", gid: gid(local), groups: &ours };
+        let remote = Party { vnic: "other", gid: gid(remote), groups: &theirs };
+        groups_of(rules).evaluate(Transport::Rc, local, remote)
+    }
+
+    fn groups_of(rules: &[(&str, Rule)]) -> Groups {
+        let mut all = Groups::default();
+        rules.iter().for_each(|(group, rule)| all.insert(&Arc::from(*group), rule));
+        all
+    }
+
+    fn words(verdict: &Verdict) -> String {
+        match verdict {
+            Verdict::SameVnic => "same vNIC".into(),
+            Verdict::Allow(flow) => flow.to_string(),
+            Verdict::Deny(denied) => denied.to_string(),
+        }
+    }
+
+    use Action::{Allow, Deny};
+    use Direction::{Egress, Ingress};
+
+    #[test]
+    fn what_no_rule_allows_is_denied() {
+        let verdict = web_to_db(&[]);
+        assert!(!verdict.is_allowed());
+        let Verdict::Deny(denied) = &verdict else { panic!("{verdict:?}") };
+        assert_eq!(denied.outbound.egress, Decision { action: Deny, by: By::Default });
+        assert_eq!(
+            denied.to_string(),
+            "no rule allows 10.0.0.1 to send to 10.0.0.2; no rule allows 10.0.0.2 to send to 10.0.0.1"
+        );
+        // Without any group there is no common one either.
+        assert!(!evaluate(&[], &[], "10.0.0.1", &[], "10.0.0.2").is_allowed());
+    }
+
+    #[test]
+    fn a_vnic_may_always_talk_to_itself() {
+        let groups = groups_of(&[("web", rule("no", Egress, Remote::Anyone, Deny))]);
+        let web = names(&["web"]);
+        let at = |ip| Party { vnic: "one", gid: gid(ip), groups: &web };
+        let verdict = groups.evaluate(Transport::Ud, at("10.0.0.1"), at("fe80::1"));
+        assert_eq!(verdict, Verdict::SameVnic);
+        assert!(verdict.is_allowed());
+    }
+
+    #[test]
+    fn members_of_a_common_group_may_talk_unless_a_rule_says_otherwise() {
+        let shared = ["a", "b"];
+        let verdict =
+            |rules: &[(&str, Rule)]| evaluate(rules, &["web", "b", "a"], "10.0.0.1", &["a", "b"], "10.0.0.2");
+        let allowed = verdict(&[]);
+        assert_eq!(words(&allowed), "membership in a allows 10.0.0.1 to send to 10.0.0.2");
+        for group in shared {
+            let denied = verdict(&[
+                (group, rule("out", Egress, Remote::Anyone, Deny)),
+                (group, rule("in", Ingress, Remote::Anyone, Deny)),
+            ]);
+            assert_eq!(
+                words(&denied),
+                format!(
+                    "rule {group}/out forbids 10.0.0.1 to send to 10.0.0.2; rule {group}/out forbids 10.0.0.2 to send to \
+                     10.0.0.1"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn sender_and_receiver_must_both_allow_it() {
+        let send = ("web", rule("send", Egress, Remote::Anyone, Allow));
+        let receive = ("db", rule("receive", Ingress, prefix("10.0.0.0/24"), Allow));
+        let refuse = ("db", rule("refuse", Ingress, Remote::Group("web".into()), Deny));
+        assert_eq!(
+            words(&web_to_db(&[send.clone()])),
+            "no rule allows 10.0.0.2 to receive from 10.0.0.1; no rule allows 10.0.0.2 to send to 10.0.0.1"
+        );
+        assert!(!web_to_db(&[receive.clone()]).is_allowed());
+        assert_eq!(
+            words(&web_to_db(&[send.clone(), receive.clone()])),
+            "rule web/send allows 10.0.0.1 to send to 10.0.0.2, and rule db/receive allows 10.0.0.2 to receive it"
+        );
+        assert_eq!(
+            words(&web_to_db(&[send, receive, refuse])),
+            "rule db/refuse forbids 10.0.0.2 to receive from 10.0.0.1; no rule allows 10.0.0.2 to send to 10.0.0.1"
+        );
+    }
+
+    #[test]
+    fn one_allowed_direction_is_enough_and_both_ends_agree() {
+        let rules = [
+            ("db", rule("send", Egress, Remote::Group("web".into()), Allow)),
+            ("web", rule("receive", Ingress, Remote::Group("db".into()), Allow)),
+        ];
+        let here = web_to_db(&rules);
+        let Verdict::Allow(flow) = &here else { panic!("{here:?}") };
+        assert_eq!((flow.from, flow.to), (gid("10.0.0.2"), gid("10.0.0.1")));
+        assert_eq!(evaluate(&rules, &["db"], "10.0.0.2", &["web"], "10.0.0.1"), here);
+        assert!(!evaluate(&rules, &["db"], "10.0.0.2", &["other"], "10.0.0.1").is_allowed());
+    }
+
+    /// What decides about what `web` and `mail` send.
+    fn egress(rules: &[(&str, Rule)], transport: Transport, remote: &str) -> Decision {
+        let (ours, theirs) = (names(&["web", "mail"]), names(&["db"]));
+        let local = Party { vnic: "one", gid: gid("10.0.0.1"), groups: &ours };
+        let remote = Party { vnic: "other", gid: gid(remote), groups: &theirs };
+        groups_of(rules).flow(transport, local, remote).egress
+    }
+
+    fn by(group: &str, rule: &str) -> By {
+        By::Rule { group: group.into(), rule: rule.into() }
+    }
+
+    #[test]
+    fn the_smallest_priority_decides_and_deny_wins_a_tie() {
+        let remotes = [Remote::Anyone, prefix("10.0.0.2/32"), Remote::Group("db".into())];
+        let with = |priority, rule| Rule { priority, ..rule };
+        for (allow_remote, deny_remote) in remotes.iter().flat_map(|a| remotes.iter().map(move |b| (a, b))) {
+            for (allow_group, deny_group) in [("web", "web"), ("web", "mail"), ("mail", "web")] {
+                let decides = |allow, deny| {
+                    let rules = [
+                        (allow_group, with(allow, rule("a", Egress, allow_remote.clone(), Allow))),
+                        (deny_group, with(deny, rule("b", Egress, deny_remote.clone(), Deny))),
+                    ];
+                    egress(&rules, Transport::Rc, "10.0.0.2")
+                };
+                assert_eq!(decides(1, 2), Decision { action: Allow, by: by(allow_group, "a") });
+                assert_eq!(decides(2, 1), Decision { action: Deny, by: by(deny_group, "b") });
+                assert_eq!(decides(0, 0), Decision { action: Deny, by: by(deny_group, "b") });
+                assert_eq!(decides(u32::MAX, u32::MAX).action, Deny);
+            }
+        }
+    }
+
+    #[test]
+    fn among_equals_the_name_is_told_that_comes_first_in_whatever_order_they_were_added() {
+        let mut rules = [
+            ("web", rule("b", Egress, Remote::Anyone, Allow)),
+            ("mail", rule("b", Egress, prefix("0.0.0.0/0"), Allow)),
+            ("mail", rule("c", Egress, Remote::Anyone, Allow)),
+        ];
+        for _ in 0..rules.len() {
+            rules.rotate_left(1);
+            assert_eq!(egress(&rules, Transport::Rc, "10.0.0.2").by, by("mail", "b"));
+        }
+    }
+
+    #[test]
+    fn a_rule_of_one_transport_says_nothing_about_others() {
+        use Transport::{Rc, Uc, Ud};
+        let of = |t| [("web", Rule { transport: Some(t), ..rule("r", Egress, Remote::Anyone, Allow) })];
+        for (rule, traffic) in [Rc, Uc, Ud].into_iter().flat_map(|a| [Rc, Uc, Ud].map(|b| (a, b))) {
+            let decision = egress(&of(rule), traffic, "10.0.0.2");
+            assert_eq!(decision.action == Allow, rule == traffic, "{rule:?} {traffic:?}");
+        }
+        // One that comes first does not hide one that matches.
+        let first = Rule { priority: 1, transport: Some(Ud), ..rule("first", Egress, Remote::Anyone, Deny) };
+        let rules = [("web", first), ("web", rule("second", Egress, Remote::Anyone, Allow))];
+        assert_eq!(egress(&rules, Rc, "10.0.0.2").by, by("web", "second"));
+        assert_eq!(egress(&rules, Ud, "10.0.0.2").by, by("web", "first"));
+    }
+
+    #[test]
+    fn directions_and_groups_are_apart() {
+        for rule in [
+            ("web", rule("r", Ingress, Remote::Anyone, Allow)),
+            ("db", rule("r", Egress, Remote::Anyone, Allow)),
+        ] {
+            assert_eq!(egress(&[rule], Transport::Rc, "10.0.0.2").by, By::Default);
+        }
+        let other = [("web", rule("r", Egress, Remote::Group("web".into()), Allow))];
+        assert_eq!(egress(&other, Transport::Rc, "10.0.0.2").by, By::Default, "the remote one is in db");
+    }
+
+    #[test]
+    fn prefixes_match_addresses_of_their_own_family() {
+        for (net, matches, differs) in [
+            ("10.0.0.0/24", vec!["10.0.0.0", "10.0.0.255"], vec!["10.0.1.0", "fd00::1"]),
+            ("10.0.0.7/32", vec!["10.0.0.7"], vec!["10.0.0.6", "10.0.0.8"]),
+            ("0.0.0.0/0", vec!["10.0.0.1", "255.255.255.255"], vec!["fe80::1", "::1"]),
+            ("128.0.0.0/1", vec!["128.0.0.0", "200.0.0.1"], vec!["127.255.255.255", "8000::"]),
+            ("::/0", vec!["fe80::1", "::1"], vec!["10.0.0.1", "0.0.0.1"]),
+            ("fd00::/8", vec!["fd00::", "fdff::1"], vec!["fc00::1", "10.0.0.1"]),
+            ("fd00::7/128", vec!["fd00::7"], vec!["fd00::6"]),
+            ("::fffe:0:0/95", vec!["::fffe:1.2.3.4"], vec!["1.2.3.4"]),
+            // Not accepted from users; such a prefix holds no address that a vNIC can have.
+            ("::ffff:10.0.0.0/120", vec![], vec!["10.0.0.1"]),
+            // Bits beyond the length count for nothing.
+            ("10.0.0.7/24", vec!["10.0.0.1"], vec!["10.0.1.7"]),
+        ] {
+            let rules = [("web", rule("r", Egress, prefix(net), Allow))];
+            for ip in matches {
+                assert_eq!(egress(&rules, Transport::Rc, ip).by, by("web", "r"), "{net} {ip}");
+            }
+            for ip in differs {
+                assert_eq!(egress(&rules, Transport::Rc, ip).by, By::Default, "{net} {ip}");
+            }
+        }
+        // A mapped address is an IPv4 one.
+        let rules = [("web", rule("r", Egress, prefix("10.0.0.0/24"), Allow))];
+        assert_eq!(egress(&rules, Transport::Rc, "::ffff:10.0.0.9").by, by("web", "r"));
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_and_the_rest_stays() {
+        let web: Arc<str> = "web".into();
+        let mut all = Vec::new();
+        for remote in
+            [Remote::Anyone, prefix("10.0.0.0/24"), prefix("10.0.1.0/24"), Remote::Group("db".into())]
+        {
+            for direction in [Ingress, Egress] {
+                all.push(Rule { priority: 1, ..rule("a", direction, remote.clone(), Allow) });
+                all.push(Rule {
+                    transport: Some(Transport::Rc),
+                    ..rule("b", direction, remote.clone(), Deny)
+                });
+            }
+        }
+        let mut groups = Groups::default();
+        groups.remove(&web, &all[0]);
+        all.iter().for_each(|r| groups.insert(&web, r));
+        groups.insert(&web, &all[0]);
+        for (i, r) in all.iter().enumerate() {
+            groups.remove(&web, r);
+            groups.remove(&web, r);
+            groups.remove(&"mail".into(), &all[all.len() - 1]);
+            let mut rest = Groups::default();
+            all[i + 1..].iter().for_each(|r| rest.insert(&web, r));
+            assert_eq!(groups.tables, rest.tables, "after {r:?}");
+        }
+        assert!(groups.tables.is_empty(), "nothing is kept for nothing");
+        // A rule that differs in what decides is another one.
+        groups.insert(&web, &all[0]);
+        groups.remove(&web, &Rule { priority: 2, ..all[0].clone() });
+        assert!(!groups.tables.is_empty());
     }
 }

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use masq_driver::{Command, Connection as Renamed, DriverError, QpHandle, RnicDriver};
 use masq_policy::conntrack::{Connection, Touched};
 use masq_policy::rename::{Resolution, Unreachable, resolve};
-use masq_policy::rules::Verdict;
+use masq_policy::rules::{Transport, Verdict};
 use masq_types::{Gid, PathId, WireQpn};
 use vrdma_abi::control as abi;
 
 use super::decode::{malformed, within};
 use super::objects::find;
 use super::{Revocation, Session, Stop};
-use crate::{Directory, Reason};
+use crate::{Directory, Env, Reason};
 
 /// Hop limit on the underlay, whatever the tenant's is: routers there are not the tenant's.
 const UNDERLAY_HOP_LIMIT: u8 = 64;
@@ -31,11 +31,12 @@ impl Session {
     /// Judges the connection that `attr` describes and renames it.
     pub(super) fn connect(
         &self,
-        directory: &Directory,
+        env: Env<'_>,
         qp: QpHandle,
         attr: &abi::QpAttr,
         may_wait: bool,
     ) -> Result<Connect, Stop> {
+        let directory = env.directory;
         within("the destination QPN", attr.dest_qpn.into(), 0, WireQpn::MAX.into())?;
         within("the flow label", attr.flow_label.into(), 0, 0xf_ffff)?;
         within("the service level", attr.sl.into(), 0, 15)?;
@@ -55,12 +56,15 @@ impl Session {
         let Resolution { peer, local: local_address, remote: remote_address } =
             resolution.map_err(|e| match e {
                 Unreachable::UnknownGid { .. } | Unreachable::NotRealised { .. } => wait(e.into()),
-                Unreachable::Contested { .. } | Unreachable::NoPath { .. } => Stop::from(Reason::from(e)),
+                _ => Stop::from(Reason::from(e)),
             })?;
         // Before the QPN: what a rule denies is not worth reading the store for.
-        if let Verdict::Deny(denied) = directory.evaluate(identity.vni, &identity.vnic, local, remote) {
-            return Err(Reason::Denied(denied).into());
-        }
+        let transport = Transport::Rc;
+        let allowed_by = match directory.evaluate(identity.vni, &identity.vnic, transport, local, remote) {
+            Verdict::Deny(denied) => return Err(Reason::Denied(denied).into()),
+            Verdict::Allow(flow) => flow.to_string().into(),
+            Verdict::SameVnic => "both ends are one vNIC".into(),
+        };
         if !peer.owns(remote_qpn) {
             return Err(wait(Reason::ForeignQpn { qpn: remote_qpn, vnic: peer.vnic.to_string() }));
         }
@@ -76,12 +80,15 @@ impl Session {
         };
         let entry = Connection {
             vni: identity.vni,
+            transport,
             local,
             local_qpn,
             remote,
             remote_qpn,
             peer: peer.vnic.clone(),
             remote_address,
+            allowed_by,
+            since: env.now,
         };
         Ok(Connect { renamed, entry })
     }
@@ -114,14 +121,16 @@ impl Session {
     /// Whether a connection could still be made as it is.
     fn judge(&self, directory: &Directory, c: &Connection) -> Result<(), Reason> {
         let identity = &self.config.identity;
-        if !identity.gids.contains(&c.local) {
+        if !identity.may_use(c.local) {
             return Err(Reason::SpoofedGid { gid: c.local });
         }
         let found = resolve(directory, c.vni, c.remote, &identity.addresses, PathId(0))?;
         if found.peer.vnic != c.peer || found.remote != c.remote_address {
             return Err(moved(c, found.remote));
         }
-        if let Verdict::Deny(denied) = directory.evaluate(c.vni, &identity.vnic, c.local, c.remote) {
+        if let Verdict::Deny(denied) =
+            directory.evaluate(c.vni, &identity.vnic, c.transport, c.local, c.remote)
+        {
             return Err(Reason::Denied(denied));
         }
         if !found.peer.owns(c.remote_qpn) {

@@ -54,7 +54,7 @@ impl Session {
         reserved(&r.reserved)?;
         within("the index of the GID", r.index.into(), 0, u64::from(GID_TABLE_LEN) - 1)?;
         let gid = Gid(r.gid);
-        if !self.config.identity.gids.contains(&gid) {
+        if !self.config.identity.may_use(gid) {
             return Err(Reason::SpoofedGid { gid });
         }
         self.gid_table[r.index as usize] = gid;

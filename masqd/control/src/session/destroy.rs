@@ -120,7 +120,7 @@ impl Session {
                 report.failures.push(format!("the status page: {e}"));
             }
         }
-        self.usage = Usage::new(self.config.limits.quotas);
+        self.usage = Usage::new(self.config.settings.quotas);
         self.gid_table = [Gid::ZERO; super::GID_TABLE];
         self.conntrack = Default::default();
         self.waiting.clear();

@@ -20,17 +20,18 @@ mod pages;
 
 use std::collections::HashMap;
 
+use ipnet::IpNet;
 use masq_driver::{CqHandle, CtxHandle, MrHandle, PdHandle, QpHandle, VnicId};
 use masq_policy::conntrack::{Connection, Conntrack};
 use masq_policy::qpn::QpnPool;
-use masq_policy::quota::Usage;
+use masq_policy::quota::{CommandRate, Usage};
 use masq_types::{Gid, Mtu};
 use vrdma_abi::config::GID_TABLE_LEN;
 use vrdma_abi::control as abi;
 use zerocopy::IntoBytes;
 
 use crate::refusal::RefusalCounters;
-use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Verb};
+use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb};
 use decode::{body, reserved};
 use objects::Objects;
 
@@ -46,8 +47,10 @@ pub struct SessionConfig {
     pub id: VnicId,
     /// Who the device is.
     pub identity: Identity,
-    /// What it can do at most.
+    /// What the RNIC can do at most.
     pub limits: Limits,
+    /// What its guest may have, at first.
+    pub settings: Settings,
     /// The epoch in config space.
     pub epoch: u64,
     /// The active MTU in config space.
@@ -69,6 +72,7 @@ pub struct Session {
     gid_table: [Gid; GID_TABLE],
     objects: Objects,
     usage: Usage,
+    command_rate: CommandRate,
     qpns: QpnPool,
     conntrack: Conntrack<QpHandle>,
     refusals: RefusalCounters,
@@ -153,7 +157,8 @@ use driver_reply;
 impl Session {
     /// A session of a device that the guest has not initialised yet.
     pub fn new(config: SessionConfig) -> Session {
-        let usage = Usage::new(config.limits.quotas);
+        let usage = Usage::new(config.settings.quotas);
+        let command_rate = CommandRate::new(config.settings.commands_per_sec);
         let qpns = QpnPool::new(config.identity.qpn_blocks.clone(), config.seed);
         Session {
             config,
@@ -161,6 +166,7 @@ impl Session {
             gid_table: [Gid::ZERO; GID_TABLE],
             objects: Objects::default(),
             usage,
+            command_rate,
             qpns,
             conntrack: Conntrack::default(),
             refusals: RefusalCounters::default(),
@@ -202,15 +208,34 @@ impl Session {
         self.config.active_mtu = mtu;
     }
 
-    /// The GIDs that the vNIC may use have changed. GIDs that it may not use any more leave its table;
+    /// The addresses that the vNIC may use have changed. GIDs that it may not use any more leave its table;
     /// [`reevaluate`](Self::reevaluate) deals with their connections.
-    pub fn set_gids(&mut self, gids: Vec<Gid>) {
+    pub fn set_addresses(&mut self, gids: Vec<Gid>, allowed: Vec<IpNet>) {
+        let identity = &mut self.config.identity;
+        (identity.gids, identity.allowed) = (gids, allowed);
         for entry in &mut self.gid_table {
-            if !gids.contains(entry) {
+            if !identity.may_use(*entry) {
                 *entry = Gid::ZERO;
             }
         }
-        self.config.identity.gids = gids;
+    }
+
+    /// Quotas have changed. What the guest has already stays, also above them.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.usage.set_quotas(settings.quotas);
+        self.command_rate.set(settings.commands_per_sec);
+        self.config.settings = settings;
+    }
+
+    /// What the guest may have.
+    pub fn settings(&self) -> &Settings {
+        &self.config.settings
+    }
+
+    /// The addresses in the guest's table that are allowed to it, but are not its own.
+    pub fn taken_gids(&self) -> Vec<Gid> {
+        let own = &self.config.identity.gids;
+        self.gid_table.iter().copied().filter(|gid| !gid.is_zero() && !own.contains(gid)).collect()
     }
 
     /// Whether the guest has initialised the device since the last reset.
@@ -262,6 +287,10 @@ impl Session {
         }
         if self.init.is_none() && verb != Verb::DeviceInit {
             return Err(decode::malformed("the device has not been initialised").into());
+        }
+        // What gives something back is never too much, and a request that waited has been counted.
+        if may_wait && !verb.gives_back() {
+            self.command_rate.take(env.now).map_err(Reason::from)?;
         }
         let rnic = env.rnic;
         Ok(match verb {

@@ -53,7 +53,7 @@ impl Session {
         change.from = Some(from);
         change.to = Some(to);
         let entry = if r.mask & (abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0 {
-            let Connect { renamed, entry } = self.connect(env.directory, qp, &attr, may_wait)?;
+            let Connect { renamed, entry } = self.connect(env, qp, &attr, may_wait)?;
             change.connection = Some(renamed);
             Some(entry)
         } else {

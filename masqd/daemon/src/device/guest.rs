@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use masq_control::{
-    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Session, SessionConfig, Ticket,
-    config_space,
+    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Session, SessionConfig, Settings,
+    Ticket, config_space,
 };
 use masq_driver::{Command, DriverError, Event, VnicId};
 use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
@@ -20,7 +20,7 @@ use vrdma_abi::event::AsyncEvent;
 use zerocopy::IntoBytes;
 
 use super::channel::Channel;
-use super::inbox::{Inbox, Message};
+use super::inbox::{Inbox, Message, Settled};
 use super::memory::{GuestRam, Mapped};
 use super::poller::Poller;
 use super::queues::QUEUES;
@@ -59,6 +59,8 @@ pub(super) struct Guest {
     throttle: Throttle,
     /// The RNIC has given the guest up; the front end must go.
     dead: bool,
+    /// Whoever waits for this guest learns that it has settled when these are dropped: after the RNIC knows it no more.
+    settled: Vec<Settled>,
 }
 
 /// Why a guest cannot be attached.
@@ -82,6 +84,7 @@ impl Guest {
     /// Makes the guest known to the RNIC. Its objects live in an epoch of their own.
     pub(super) fn attach(
         identity: Identity,
+        settings: Settings,
         host: Arc<Host>,
         inbox: Inbox,
         poller: Arc<Poller>,
@@ -94,8 +97,15 @@ impl Guest {
         let attach =
             Command::AttachVnic { vnic, vni: identity.vni, epoch, addresses: identity.addresses.clone() };
         let active_mtu = link.active_mtu;
-        let session =
-            Session::new(SessionConfig { id: vnic, identity, limits: host.limits, epoch, active_mtu, seed });
+        let session = Session::new(SessionConfig {
+            id: vnic,
+            identity,
+            limits: host.limits,
+            settings,
+            epoch,
+            active_mtu,
+            seed,
+        });
         host.router.attach(vnic, inbox.clone());
         // From here on, dropping the guest undoes what has been done.
         let guest = Guest {
@@ -118,6 +128,7 @@ impl Guest {
             channel: None,
             throttle: Throttle::default(),
             dead: false,
+            settled: Vec::new(),
         };
         guest.host.rnic.execute(attach)?;
         Ok(guest)
@@ -145,7 +156,14 @@ impl Guest {
     pub(super) fn config_space(&self) -> [u8; SPACE_BYTES] {
         let identity = self.session.identity();
         let paths = identity.addresses.len() as u8;
-        let config = config_space(identity.mac, self.epoch, &self.host.limits, self.link, paths);
+        let config = config_space(
+            identity.mac,
+            self.epoch,
+            &self.host.limits,
+            &self.session.settings().quotas,
+            self.link,
+            paths,
+        );
         let mut space = [0; SPACE_BYTES];
         space[..Config::SIZE].copy_from_slice(config.as_bytes());
         space
@@ -159,6 +177,7 @@ impl Guest {
             self.vrings[usize::from(index)].kick = Kick::Unset;
         }
         let report = self.session.reset(&*self.host.rnic);
+        self.tell_taken();
         self.waiting.clear();
         self.backlog.clear();
         self.say(|name| info!(vnic = %name, reaped = report.reaped, "{why}"));
@@ -186,7 +205,11 @@ impl Guest {
     pub(super) fn message(&mut self, message: Message) {
         match message {
             Message::Rnic(event) => self.rnic_event(&event),
-            Message::Gids(gids) => self.session.set_gids(gids),
+            Message::Addresses { gids, allowed } => {
+                self.session.set_addresses(gids, allowed);
+                self.tell_taken();
+            }
+            Message::Settings(settings) => self.session.set_settings(settings),
             Message::Link(link) => self.set_link(link),
             Message::Resolved(ticket) => self.resolved(ticket),
             Message::MoreRequests => self.serve_requests(),
@@ -225,6 +248,19 @@ impl Guest {
         }
     }
 
+    /// Everything that came before has been dealt with; a guest that has to go must be gone first.
+    pub(super) fn settle(&mut self, settled: Vec<Settled>) {
+        self.settled.extend(settled);
+        if !self.dead {
+            self.settled.clear();
+        }
+    }
+
+    /// Lets peers know which of the allowed addresses the guest has taken on.
+    fn tell_taken(&self) {
+        self.host.taken.set(&self.name, self.session.taken_gids());
+    }
+
     fn serve_requests(&mut self) {
         for _ in 0..REQUESTS_PER_TURN {
             let Some(ring) = &mut self.control else { return };
@@ -245,9 +281,10 @@ impl Guest {
         let memory = RamReader(self.ram.mapped().clone());
         let outcome = {
             let directory = host.directory.read();
-            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory };
+            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
             self.session.handle_request(env, &chain.request)
         };
+        self.tell_taken();
         match outcome {
             Outcome::Reply(reply) => self.reply(chain, reply),
             Outcome::Pending(ticket) => {
@@ -263,7 +300,7 @@ impl Guest {
         let memory = RamReader(self.ram.mapped().clone());
         let reply = {
             let directory = host.directory.read();
-            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory };
+            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
             self.session.handle_resolved(env, ticket)
         };
         if let Some(reply) = reply {
@@ -427,5 +464,6 @@ impl Drop for Guest {
             warn!(vnic = %self.name, "the RNIC cannot detach the device: {e}");
         }
         self.host.router.detach(self.vnic);
+        self.host.taken.set(&self.name, Vec::new());
     }
 }

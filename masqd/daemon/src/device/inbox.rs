@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use masq_control::{Link, Ticket};
+use ipnet::IpNet;
+use masq_control::{Link, Settings, Ticket};
 use masq_driver::Event;
 use masq_policy::conntrack::Touched;
 use masq_types::Gid;
 use rustix::event::{EventfdFlags, eventfd};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Report;
 
@@ -23,8 +24,15 @@ const MAX_EVENTS: usize = 4096;
 pub enum Message {
     /// The RNIC reports something.
     Rnic(Event),
-    /// The GIDs that the vNIC may use have changed.
-    Gids(Vec<Gid>),
+    /// The addresses that the vNIC may use have changed.
+    Addresses {
+        /// Its own.
+        gids: Vec<Gid>,
+        /// Prefixes of further ones.
+        allowed: Vec<IpNet>,
+    },
+    /// Quotas or QoS have changed.
+    Settings(Settings),
     /// The underlay's link has changed.
     Link(Link),
     /// The store has been read anew, or could not be, for the request with this ticket.
@@ -49,7 +57,11 @@ struct State {
     events: usize,
     lost: u64,
     touched: Touched,
+    settled: Vec<Settled>,
 }
+
+/// Dropped when a change has taken effect. Whoever waits for it has the receiving half: it ends when all are dropped.
+pub type Settled = mpsc::Sender<()>;
 
 /// What was in an inbox.
 #[derive(Debug, Default)]
@@ -60,6 +72,8 @@ pub struct Mail {
     pub lost: u64,
     /// What changes of desired and realised state can have touched.
     pub touched: Touched,
+    /// To be dropped when all that has been dealt with.
+    pub settled: Vec<Settled>,
 }
 
 /// A queue of messages with a descriptor to wait on. Clones share it.
@@ -96,6 +110,12 @@ impl Inbox {
         self.ring();
     }
 
+    /// Drops `settled` when everything that came before has been dealt with.
+    pub fn settle(&self, settled: Settled) {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).settled.push(settled);
+        self.ring();
+    }
+
     fn ring(&self) {
         // A full counter means that the bell rings already.
         let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
@@ -106,8 +126,8 @@ impl Inbox {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.0.bell, &mut counter);
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { messages, lost, touched, .. } = std::mem::take(&mut *state);
-        Mail { messages, lost, touched }
+        let State { messages, lost, touched, settled, .. } = std::mem::take(&mut *state);
+        Mail { messages, lost, touched, settled }
     }
 }
 

@@ -23,7 +23,7 @@ mod throttle;
 mod vhost;
 mod vring;
 
-pub use inbox::{Inbox, Message};
+pub use inbox::{Inbox, Message, Settled};
 use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
 pub use serve::Device;
 use vrdma_abi::control;

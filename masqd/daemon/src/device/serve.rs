@@ -199,10 +199,14 @@ impl Server {
         if self.drop_mail() == Next::Stop {
             return Ok(Next::Stop);
         }
-        let identity = masq_control::identity(&self.host.directory.read(), &self.name);
+        let (identity, settings) = {
+            let directory = self.host.directory.read();
+            (masq_control::identity(&directory, &self.name), directory.settings(&self.name))
+        };
         let identity = identity.map_err(io::Error::other)?;
-        let guest = Guest::attach(identity, self.host.clone(), self.inbox.clone(), self.poller.clone())
-            .map_err(io::Error::other)?;
+        let guest =
+            Guest::attach(identity, settings, self.host.clone(), self.inbox.clone(), self.poller.clone())
+                .map_err(io::Error::other)?;
         info!(vnic = %self.name, "a front end has connected");
         let watched = Arc::new(stream.try_clone()?);
         self.poller.add(&*watched, Source::Connection)?;
@@ -250,6 +254,7 @@ impl Server {
                             guest.message(message);
                         }
                         guest.reevaluate(&mail.touched);
+                        guest.settle(mail.settled);
                     }
                     Source::Listener => {}
                 }
