@@ -107,11 +107,12 @@ impl Object {
 
 fn parse<'a, T: serde::Deserialize<'a>>(value: &'a Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(value).map_err(|e| {
-        let field = e.path().to_string();
-        let culprit = at(value, e.path()).and_then(Value::as_str).map(|text| format!("{text:?}"));
-        let mut reason = e.into_inner().to_string();
-        if let Some(text) = culprit.filter(|text| !reason.contains(text)) {
-            reason = format!("{text}: {reason}");
+        let (path, mut reason) = (e.path().clone(), e.inner().to_string());
+        let field = path.to_string();
+        if let Some(text) = at(value, &path).and_then(Value::as_str) {
+            if ![format!("{text:?}"), format!("`{text}`")].iter().any(|quoted| reason.contains(quoted)) {
+                reason = format!("{text:?}: {reason}");
+            }
         }
         FieldError { field: if field == "." { String::new() } else { field }, reason }
     })

@@ -220,7 +220,8 @@ impl Groups {
                 let table = self.tables.get(&(group.clone(), direction))?;
                 table.first(transport, remote).map(|entry| (entry, group))
             })
-            .min();
+            // The names settle which of several equal rules is told.
+            .min_by_key(|&(entry, group)| (entry.priority, entry.action, group, &entry.name));
         if let Some((entry, group)) = best {
             let by = By::Rule { group: group.clone(), rule: entry.name.clone() };
             return Decision { action: entry.action, by };
