@@ -476,10 +476,10 @@ mod tests {
         let receive = ("db", rule("receive", Ingress, prefix("10.0.0.0/24"), Allow));
         let refuse = ("db", rule("refuse", Ingress, Remote::Group("web".into()), Deny));
         assert_eq!(
-            words(&web_to_db(&[send.clone()])),
+            words(&web_to_db(std::slice::from_ref(&send))),
             "no rule allows 10.0.0.2 to receive from 10.0.0.1; no rule allows 10.0.0.2 to send to 10.0.0.1"
         );
-        assert!(!web_to_db(&[receive.clone()]).is_allowed());
+        assert!(!web_to_db(std::slice::from_ref(&receive)).is_allowed());
         assert_eq!(
             words(&web_to_db(&[send.clone(), receive.clone()])),
             "rule web/send allows 10.0.0.1 to send to 10.0.0.2, and rule db/receive allows 10.0.0.2 to receive it"
