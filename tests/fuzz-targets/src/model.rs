@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use masq_control::store::{Entry, Snapshot};
 use masq_control::{Directory, identity, plan_endpoint};
-use masq_model::{DesiredState, Key, MAX_ADDRESSES, MAX_PATHS, Object, Problems};
+use masq_model::{DesiredState, Edit, Host, Key, Kind, MAX_ADDRESSES, MAX_PATHS, Object, Problems, Vnic};
+use masq_policy::rules::Transport;
 
 /// One input. Its first byte says what the rest is: TOML, JSON, or entries of a store, one a line: key, space, value.
 pub fn run(data: &[u8]) {
@@ -26,35 +27,64 @@ fn desired(text: &[u8], parse: fn(&str) -> Result<DesiredState, Problems>) {
 
 /// What a state that was accepted must be like.
 fn consistent(state: &DesiredState) {
-    let objects = state.objects();
-    let count = state.hosts().len() + state.vpcs().len() + state.vnics().len() + state.rules().len();
-    assert_eq!(objects.len(), count, "two objects have one key");
-    for (key, object) in &objects {
+    for (key, object) in state.objects() {
+        assert!(key.kind().is_desired(), "only hosts write {key}");
         assert_eq!(key.to_string().parse().as_ref(), Ok(key));
         let again = Object::from_entry(key, &object.to_json()).expect("what was written can be read");
         assert_eq!(again, *object);
     }
     let mut taken = HashSet::new();
-    for host in state.hosts() {
+    for host in hosts(state) {
         assert!((1..=MAX_PATHS).contains(&host.underlay.len()));
         assert!(host.underlay.iter().all(|a| taken.insert(*a)), "an underlay address is in use twice");
     }
     let mut gids = HashSet::new();
     let directory = Directory::from(state);
-    for vnic in state.vnics() {
+    for vnic in vnics(state) {
         assert!((1..=MAX_ADDRESSES).contains(&vnic.addresses.len()));
         assert!(vnic.gids().into_iter().all(|g| gids.insert((&vnic.vpc, g))), "a GID is in use twice");
-        let endpoint = plan_endpoint(&directory, &vnic.name, 0).expect("what was accepted can be realised");
-        assert_eq!(endpoint.addresses.len(), usize::from(vnic.path_count()));
+        let vpc = state.vpc(&vnic.vpc).expect("its network exists");
+        let endpoint = plan_endpoint(&directory, &vnic.name, &[], 0);
+        assert_eq!(endpoint.is_ok(), vnic.host.is_some(), "what was accepted can be realised: {endpoint:?}");
+        if let Ok(endpoint) = endpoint {
+            assert_eq!(endpoint.addresses.len(), usize::from(vnic.path_count()));
+            assert_eq!(endpoint.vni, vpc.vni);
+        }
         for local in vnic.gids() {
-            directory.evaluate(endpoint.vni, &vnic.name, local, local);
+            directory.evaluate(vpc.vni, &vnic.name, Transport::Rc, local, local);
         }
     }
+    gone_and_back(state);
+}
+
+fn hosts(state: &DesiredState) -> impl Iterator<Item = &Host> {
+    state.of_kind(Kind::Host).filter_map(|(key, _)| state.host(key.name()))
+}
+
+fn vnics(state: &DesiredState) -> impl Iterator<Item = &Vnic> {
+    state.of_kind(Kind::Vnic).filter_map(|(key, _)| state.vnic(key.name()))
+}
+
+/// What is consistent may go as a whole, and come back as a whole; what a change refuses leaves nothing behind.
+fn gone_and_back(state: &DesiredState) {
+    let mut edited = state.clone();
+    for key in state.objects().keys() {
+        if edited.edit(vec![Edit::Delete(key.clone())]).is_ok() {
+            edited.edit(vec![Edit::Put(state.objects()[key].clone())]).expect("it was there before");
+        }
+        assert_eq!(edited, *state);
+    }
+    let deletes = state.objects().keys().cloned().map(Edit::Delete).collect();
+    edited.edit(deletes).expect("nothing refers to what is gone");
+    assert!(edited.objects().is_empty());
+    edited.edit(state.objects().values().cloned().map(Edit::Put).collect()).expect("it was there before");
+    assert_eq!(edited, *state);
 }
 
 /// Entries of a store are judged one by one; a directory takes those that make sense, and answers for all it has.
 fn entries(text: &[u8]) {
     let mut snapshot = Snapshot { entries: Vec::new(), revision: 1 };
+    let mut objects = Vec::new();
     for line in text.split(|b| *b == b'\n') {
         let at = line.iter().position(|b| *b == b' ').unwrap_or(line.len());
         let (key, value) = line.split_at(at);
@@ -63,24 +93,42 @@ fn entries(text: &[u8]) {
         if let Ok(parsed) = key.parse::<Key>() {
             if let Ok(object) = Object::from_entry(&parsed, &value) {
                 assert_eq!(object.key(), parsed);
-                assert_eq!(Object::from_entry(&parsed, &object.to_json()).ok(), Some(object));
+                assert_eq!(Object::from_entry(&parsed, &object.to_json()).ok().as_ref(), Some(&object));
+                objects.push(object);
             }
         }
         snapshot.entries.push(Entry { key, value, revision: 1 });
     }
+    edits_of_anything(objects);
     let (mut directory, bad) = Directory::from_snapshot(&snapshot);
     assert!(directory.objects().count() + bad.len() <= snapshot.entries.len());
     let vnics: Vec<String> =
         snapshot.entries.iter().filter_map(|e| e.key.strip_prefix("masq/v1/vnic/").map(Into::into)).collect();
     for vnic in &vnics {
-        let _ = plan_endpoint(&directory, vnic, u32::MAX);
+        let _ = plan_endpoint(&directory, vnic, &[], u32::MAX);
         if let Ok(identity) = identity(&directory, vnic) {
             for (local, remote) in identity.gids.iter().zip(identity.gids.iter().rev()) {
-                directory.evaluate(identity.vni, vnic, *local, *remote);
+                directory.evaluate(identity.vni, vnic, Transport::Ud, *local, *remote);
             }
         }
     }
     let nothing = Snapshot { entries: Vec::new(), revision: 2 };
     directory.replace(&nothing);
     assert_eq!(directory.objects().count(), 0, "a directory forgets what is gone");
+}
+
+/// A store may hold what is not consistent; changes of it are answered, and those that are refused change nothing.
+fn edits_of_anything(objects: Vec<Object>) {
+    let mut state = DesiredState::from_objects(objects.iter().cloned());
+    let held = state.clone();
+    for object in objects {
+        for edit in [Edit::Delete(object.key()), Edit::Put(object)] {
+            let before = state.clone();
+            if let Err(problems) = state.edit(vec![edit]) {
+                assert!(!problems.is_empty(), "no reason is given");
+                assert_eq!(state, before);
+            }
+        }
+    }
+    assert!(state.objects().keys().all(|key| held.objects().contains_key(key)));
 }
