@@ -69,9 +69,8 @@ class Default(unittest.TestCase):
         self.assertEqual(state["host"][1], {"name": "h2", "underlay": ["10.77.0.2"]})
         self.assertEqual(state["vpc"][0], {"name": "blue", "vni": 100})
         self.assertEqual(state["vnic"][0], {"name": "blue-1", "vpc": "blue", "host": "h1", "mac": "52:54:00:64:00:01",
-                                            "addresses": ["192.168.0.1"]})
-        self.assertEqual(state["rule"][1], {"vpc": "red", "source": "192.168.0.0/24", "destination": "192.168.0.0/24",
-                                            "action": "allow"})
+                                            "addresses": ["192.168.0.1"], "security_groups": ["blue"]})
+        self.assertEqual(state["security_group"][1], {"name": "red", "vpc": "red"})
 
 
 class File(unittest.TestCase):

@@ -93,15 +93,20 @@ pub enum PlanError {
 /// QPNs in the block that a vNIC gets.
 const QPNS_PER_VNIC: u32 = 1 << 14;
 
-/// The endpoint record that the host of `vnic` shall publish, whose guest has taken on the addresses `taken`. Blocks of
-/// an earlier record of the same host are kept; else a new one is taken at or after `start`, any number: the caller's
-/// randomness. Equal to the record that exists if nothing is to be done.
-pub fn plan_endpoint(
-    directory: &Directory,
-    vnic: &str,
-    taken: &[Gid],
-    start: u32,
-) -> Result<Endpoint, PlanError> {
+/// What only the host of a vNIC knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Own<'a> {
+    /// The allowed addresses that its guest has taken on.
+    pub taken: &'a [Gid],
+    /// The record that this host has published last; the store may have lost it since.
+    pub last: Option<&'a Endpoint>,
+    /// Where a block of QPNs is looked for when there is none yet: any number, the caller's randomness.
+    pub start: u32,
+}
+
+/// The endpoint record that the host of `vnic` shall publish. Blocks of an earlier record of the same host are kept.
+/// Equal to the record that exists if nothing is to be done.
+pub fn plan_endpoint(directory: &Directory, vnic: &str, own: Own<'_>) -> Result<Endpoint, PlanError> {
     let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
     let vpc =
         directory.vpc(&v.vpc).ok_or_else(|| PlanError::NoVpc { vnic: vnic.into(), vpc: v.vpc.clone() })?;
@@ -109,7 +114,7 @@ pub fn plan_endpoint(
     let host =
         directory.host(host).ok_or_else(|| PlanError::NoHost { vnic: vnic.into(), host: host.into() })?;
     let addresses = underlay_addresses(v, host)?;
-    let old = directory.endpoint(vnic);
+    let old = directory.endpoint(vnic).or(own.last);
     let others: Vec<QpnBlock> = directory
         .endpoints_of_host(&host.name)
         .filter(|e| e.vnic != vnic)
@@ -123,13 +128,13 @@ pub fn plan_endpoint(
     let (qpn_blocks, generation) = match keep {
         Some(e) => (e.qpn_blocks.clone(), e.generation),
         None => {
-            let block = allocate_block(&others, QPNS_PER_VNIC, start)
+            let block = allocate_block(&others, QPNS_PER_VNIC, own.start)
                 .ok_or_else(|| PlanError::NoQpns(host.name.clone()))?;
             (vec![block], old.map_or(1, |e| e.generation + 1))
         }
     };
     let mut gids = v.gids();
-    for gid in taken {
+    for gid in own.taken {
         if v.may_use(*gid) && !gids.contains(gid) {
             gids.push(*gid);
         }
@@ -164,13 +169,13 @@ fn underlay_addresses(v: &Vnic, host: &Host) -> Result<Vec<IpAddr>, PlanError> {
     Ok(addresses)
 }
 
-/// The identity of a vNIC whose endpoint has been published.
-pub fn identity(directory: &Directory, vnic: &str) -> Result<Identity, PlanError> {
-    let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
-    let endpoint = directory
-        .endpoint(vnic)
-        .filter(|e| v.is_on(&e.host))
-        .ok_or_else(|| PlanError::NotRealised(vnic.into()))?;
+/// The identity of the vNIC for which this host has published `endpoint`.
+pub fn identity(directory: &Directory, endpoint: &Endpoint) -> Result<Identity, PlanError> {
+    let vnic = &endpoint.vnic;
+    let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.clone()))?;
+    if !v.is_on(&endpoint.host) {
+        return Err(PlanError::NotRealised(vnic.clone()));
+    }
     Ok(Identity {
         vnic: v.name.clone(),
         vpc: v.vpc.clone(),

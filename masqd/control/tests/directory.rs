@@ -4,10 +4,11 @@ mod common;
 
 use common::*;
 use masq_control::store::{Batch, Change, Snapshot};
-use masq_control::{Directory, PlanError, identity, plan_endpoint};
-use masq_model::{DesiredState, Key, Object};
+use masq_control::{Directory, Own, PlanError, identity, plan_endpoint};
+use masq_model::{DesiredState, Key, Kind, Object};
 use masq_policy::conntrack::{Connection, Touched};
 use masq_policy::rename::{Endpoints, Found};
+use masq_policy::rules::Transport;
 use masq_types::{QpnBlock, Vni, WireQpn};
 
 fn vni(n: u32) -> Vni {
@@ -27,17 +28,21 @@ fn covers(touched: &Touched, local: &str, remote: &str) -> bool {
     let qpn = WireQpn::from_wire(5);
     touched.covers(&Connection {
         vni: vni(100),
+        transport: Transport::Rc,
         local: gid(local),
         local_qpn: qpn,
         remote: gid(remote),
         remote_qpn: qpn,
         peer: "x".into(),
+        peer_host: "h2".into(),
         remote_address: [10, 0, 0, 1].into(),
+        allowed_by: "".into(),
+        since: std::time::Duration::ZERO,
     })
 }
 
 fn allowed(d: &Directory, local: &str, remote: &str) -> bool {
-    d.evaluate(vni(100), "blue-1", gid(local), gid(remote)).is_allowed()
+    d.evaluate(vni(100), "blue-1", Transport::Rc, gid(local), gid(remote)).is_allowed()
 }
 
 #[test]
@@ -58,18 +63,18 @@ fn an_address_is_found_in_its_own_network_only() {
 #[test]
 fn an_endpoint_counts_only_where_its_vnic_is_desired() {
     let mut d = directory(WORLD);
-    let key = Key::vnic("blue-2");
+    let key = Key::new(Kind::Vnic, "blue-2");
     let Some(Object::Vnic(vnic)) = d.objects().find(|(k, _)| **k == key).map(|(_, o)| o.clone()) else {
         panic!()
     };
     let find = |d: &Directory| format!("{:?}", d.find(vni(100), gid("192.168.0.2")));
-    let elsewhere = Object::Vnic(masq_model::Vnic { host: "h1".into(), ..vnic.clone() });
+    let elsewhere = Object::Vnic(masq_model::Vnic { host: Some("h1".into()), ..vnic.clone() });
     let delta = d.apply(&batch(2, vec![put(&key.to_string(), elsewhere.to_json())]));
     assert!(
         covers(&delta.touched, "192.168.0.1", "192.168.0.2")
             && !covers(&delta.touched, "192.168.0.1", "192.168.9.9")
     );
-    assert_eq!(find(&d), "Desired { vnic: \"blue-2\", host: \"h1\" }");
+    assert_eq!(find(&d), "Desired { vnic: \"blue-2\", host: Some(\"h1\") }");
     d.apply(&batch(3, vec![Change::Delete { key: key.to_string() }]));
     assert_eq!(find(&d), "Unknown", "although its endpoint record is still there");
     assert!(d.endpoint("blue-2").is_some());
@@ -78,7 +83,10 @@ fn an_endpoint_counts_only_where_its_vnic_is_desired() {
     // A record of another network does not speak for the vNIC.
     let mut endpoint = d.endpoint("blue-2").unwrap().clone();
     endpoint.vni = vni(200);
-    d.apply(&batch(5, vec![put(&Key::endpoint("blue-2").to_string(), Object::Endpoint(endpoint).to_json())]));
+    d.apply(&batch(
+        5,
+        vec![put(&Key::new(Kind::Endpoint, "blue-2").to_string(), Object::Endpoint(endpoint).to_json())],
+    ));
     assert!(find(&d).starts_with("Desired"));
 }
 
@@ -93,36 +101,54 @@ fn an_address_that_two_claim_belongs_to_neither() {
     assert!(matches!(d.find(vni(100), gid("192.168.0.2")), Found::Realised(p) if &*p.vnic == "blue-9"));
 }
 
+const MORE: &str = "masq/v1/security_group_rule/blue/more";
+
+/// A rule of the group blue.
+fn rule(direction: &str, remote: &str, action: &str) -> Change {
+    let rule = format!(
+        r#"{{"name":"more","security_group":"blue","direction":"{direction}","remote_prefix":"{remote}","action":"{action}"}}"#
+    );
+    put(MORE, rule)
+}
+
 #[test]
 fn changes_touch_what_they_can_change() {
     let mut d = directory(WORLD);
-    let rule = |source: &str| {
-        format!(
-            r#"{{"name":"more","vpc":"blue","source":"{source}","destination":"192.168.0.0/16","action":"allow","priority":9}}"#
-        )
-    };
-    let delta = d.apply(&batch(2, vec![put("masq/v1/rule/blue/more", rule("192.168.9.0/24"))]));
-    assert!(covers(&delta.touched, "192.168.0.1", "192.168.9.9"));
-    assert!(allowed(&d, "192.168.0.1", "192.168.9.9"), "in one direction");
-    let delta = d.apply(&batch(3, vec![put("masq/v1/rule/blue/more", rule("192.168.9.0/24"))]));
+    let delta = d.apply(&batch(2, vec![rule("egress", "192.168.0.2/32", "deny")]));
+    assert!(covers(&delta.touched, "192.168.0.1", "192.168.0.2"));
+    assert!(covers(&delta.touched, "192.168.0.2", "192.168.0.1"), "seen from the other end");
+    assert!(!covers(&delta.touched, "192.168.0.1", "192.168.0.7"), "the rule is not about it");
+    assert!(!covers(&delta.touched, "192.168.9.9", "192.168.0.2"), "no member");
+    assert!(allowed(&d, "192.168.0.1", "192.168.0.2"), "the other direction");
+    let delta = d.apply(&batch(3, vec![rule("egress", "192.168.0.2/32", "deny")]));
     assert!(delta.touched.is_nothing(), "nothing is different");
-    let delta = d.apply(&batch(3, vec![Change::Delete { key: "masq/v1/rule/blue/more".into() }]));
-    assert!(delta.touched.is_nothing() && allowed(&d, "192.168.0.1", "192.168.9.9"), "an old batch");
-    d.apply(&batch(4, vec![Change::Delete { key: "masq/v1/rule/blue/more".into() }]));
-    assert!(!allowed(&d, "192.168.0.1", "192.168.9.9"));
-    let delta = d.apply(&batch(5, vec![Change::Delete { key: "masq/v1/rule/red/inside".into() }]));
+    let delta = d.apply(&batch(3, vec![Change::Delete { key: MORE.into() }]));
+    assert!(delta.touched.is_nothing(), "an old batch");
+    d.apply(&batch(4, vec![rule("ingress", "192.168.0.0/16", "deny")]));
+    assert!(!allowed(&d, "192.168.0.1", "192.168.0.2"));
+    d.apply(&batch(5, vec![Change::Delete { key: MORE.into() }]));
+    assert!(allowed(&d, "192.168.0.1", "192.168.0.2"));
+    let mut red = d.vnic("red-3").unwrap().clone();
+    red.security_groups.clear();
+    let delta = d.apply(&batch(6, vec![put("masq/v1/vnic/red-3", Object::Vnic(red.clone()).to_json())]));
     assert!(
         !covers(&delta.touched, "192.168.0.1", "192.168.0.2") && !delta.touched.is_nothing(),
         "another network"
     );
-    let delta = d.apply(&batch(6, vec![Change::Delete { key: "masq/v1/vpc/blue".into() }]));
+    red.qos_policy = Some("gold".into());
+    let delta = d.apply(&batch(7, vec![put("masq/v1/vnic/red-3", Object::Vnic(red).to_json())]));
+    assert!(delta.touched.is_nothing(), "QoS says nothing about who may connect");
+    assert_eq!(d.desired_revision(), 7);
+    let delta = d.apply(&batch(8, vec![Change::Delete { key: "masq/v1/vpc/blue".into() }]));
     assert!(covers(&delta.touched, "192.168.0.1", "192.168.0.2"));
     assert!(!allowed(&d, "192.168.0.1", "192.168.0.2"));
-    assert_eq!((d.find(vni(100), gid("192.168.0.2")), d.revision()), (Found::Unknown, 6));
+    assert_eq!((d.find(vni(100), gid("192.168.0.2")), d.revision()), (Found::Unknown, 8));
+    d.apply(&batch(9, vec![Change::Delete { key: "masq/v1/endpoint/red-3".into() }]));
+    assert_eq!((d.desired_revision(), d.revision()), (8, 9), "endpoints are not desired");
 }
 
 #[test]
-fn a_rule_that_cannot_be_read_denies_its_network() {
+fn a_rule_that_cannot_be_read_denies_its_group() {
     let mut d = directory(WORLD);
     let bad = |d: &mut Directory, revision, key: &str, value: &str| {
         let delta = d.apply(&batch(revision, vec![put(key, value)]));
@@ -130,15 +156,15 @@ fn a_rule_that_cannot_be_read_denies_its_network() {
         assert!(delta.bad[0].to_string().contains(key));
         delta.touched
     };
-    let touched = bad(&mut d, 2, "masq/v1/rule/blue/new", r#"{"ports":"1-9"}"#);
+    let touched = bad(&mut d, 2, MORE, r#"{"ports":"1-9"}"#);
     assert!(covers(&touched, "192.168.0.1", "192.168.0.2") && !allowed(&d, "192.168.0.1", "192.168.0.2"));
-    let verdict = format!("{:?}", d.evaluate(vni(100), "blue-1", gid("192.168.0.1"), gid("192.168.0.2")));
-    assert!(verdict.contains("blue/new (unreadable)"), "{verdict}");
+    let verdict = d.evaluate(vni(100), "blue-1", Transport::Rc, gid("192.168.0.1"), gid("192.168.0.2"));
+    assert!(format!("{verdict:?}").contains("more (unreadable)"), "{verdict:?}");
     assert!(
-        d.evaluate(vni(200), "red-1", gid("192.168.0.1"), gid("192.168.0.3")).is_allowed(),
+        d.evaluate(vni(200), "red-1", Transport::Rc, gid("192.168.0.1"), gid("192.168.0.3")).is_allowed(),
         "not the others"
     );
-    let delta = d.apply(&batch(3, vec![Change::Delete { key: "masq/v1/rule/blue/new".into() }]));
+    let delta = d.apply(&batch(3, vec![Change::Delete { key: MORE.into() }]));
     assert!(
         covers(&delta.touched, "192.168.0.1", "192.168.0.2") && allowed(&d, "192.168.0.1", "192.168.0.2")
     );
@@ -162,29 +188,32 @@ fn a_resync_leaves_exactly_what_the_store_has() {
     assert!(!covers(&delta.touched, "192.168.0.1", "192.168.9.9"));
     assert_eq!((d.objects().count(), d.revision()), (later.entries.len(), 10));
     // An unreadable rule that is gone does not deny any more.
-    let rule =
-        masq_control::store::Entry { key: "masq/v1/rule/blue/x".into(), value: b"?".to_vec(), revision: 11 };
+    let rule = masq_control::store::Entry {
+        key: "masq/v1/security_group_rule/blue/x".into(),
+        value: b"?".to_vec(),
+        revision: 11,
+    };
     d.replace(&Snapshot { entries: [later.entries.clone(), vec![rule]].concat(), revision: 11 });
-    assert!(!allowed(&d, "192.168.0.1", "192.168.9.1") && !allowed(&d, "192.168.0.1", "192.168.0.7"));
+    assert!(!allowed(&d, "192.168.0.1", "192.168.9.9") && d.unreadable().count() == 1);
     d.replace(&Snapshot { revision: 12, ..later });
-    assert!(allowed(&d, "192.168.0.1", "192.168.0.7"));
+    assert_eq!(d.unreadable().count(), 0);
 }
 
 #[test]
 fn a_planned_endpoint_is_what_peers_need_and_stays() {
     let desired = DesiredState::from_toml(WORLD).unwrap();
     let empty = Directory::from(&desired);
-    let e = plan_endpoint(&empty, "blue-1", 0x12_3456).unwrap();
+    let e = plan_endpoint(&empty, "blue-1", Own { start: 0x12_3456, ..Own::default() }).unwrap();
     assert_eq!((e.vni, &*e.host, e.generation), (vni(100), "h1", 1));
-    assert_eq!(e.gids, desired.vnics()[0].gids());
+    assert_eq!(e.gids, desired.vnic("blue-1").unwrap().gids());
     assert_eq!(e.addresses, ["10.77.0.1".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(e.qpn_blocks, [QpnBlock::new(0x12_0000, 1 << 14).unwrap()]);
     let d = directory(WORLD);
-    for vnic in desired.vnics() {
-        let planned = plan_endpoint(&d, &vnic.name, 77).unwrap();
-        assert_eq!(Some(&planned), d.endpoint(&vnic.name), "nothing to be done");
+    for (vnic, _) in desired.of_kind(Kind::Vnic) {
+        let planned = plan_endpoint(&d, vnic.name(), Own { start: 77, ..Own::default() }).unwrap();
+        assert_eq!(Some(&planned), d.endpoint(vnic.name()), "nothing to be done");
     }
-    let id = identity(&d, "blue-1").unwrap();
+    let id = identity(&d, d.endpoint("blue-1").unwrap()).unwrap();
     assert_eq!((id.vni, &*id.vpc, id.gids.len()), (vni(100), "blue", 2));
     assert_eq!(id.qpn_blocks, d.endpoint("blue-1").unwrap().qpn_blocks);
 }
@@ -195,11 +224,11 @@ fn blocks_of_one_host_never_meet() {
     for vnic in ["blue-1", "red-1"] {
         let own = d.endpoint(vnic).unwrap();
         let mut alone = d.clone();
-        alone.apply(&batch(2, vec![Change::Delete { key: Key::endpoint(vnic).to_string() }]));
+        alone.apply(&batch(2, vec![Change::Delete { key: Key::new(Kind::Endpoint, vnic).to_string() }]));
         // The same start as the other's block.
         let other = alone.used_blocks("h1");
         assert_eq!(other.len(), 1);
-        let planned = plan_endpoint(&alone, vnic, other[0].first).unwrap();
+        let planned = plan_endpoint(&alone, vnic, Own { start: other[0].first, ..Own::default() }).unwrap();
         assert_ne!(planned.qpn_blocks, other);
         assert_eq!(planned.generation, 1);
         assert_ne!(own.qpn_blocks, other);
@@ -210,9 +239,10 @@ fn blocks_of_one_host_never_meet() {
     let mut both = d.clone();
     both.apply(&batch(
         2,
-        vec![put(&Key::endpoint("blue-1").to_string(), Object::Endpoint(clash.clone()).to_json())],
+        vec![put(&Key::new(Kind::Endpoint, "blue-1").to_string(), Object::Endpoint(clash.clone()).to_json())],
     ));
-    let planned = plan_endpoint(&both, "blue-1", clash.qpn_blocks[0].first).unwrap();
+    let planned =
+        plan_endpoint(&both, "blue-1", Own { start: clash.qpn_blocks[0].first, ..Own::default() }).unwrap();
     assert_ne!(planned.qpn_blocks, clash.qpn_blocks);
     assert_eq!(planned.generation, 2);
 }
@@ -220,16 +250,26 @@ fn blocks_of_one_host_never_meet() {
 #[test]
 fn a_vnic_that_cannot_be_realised_says_why() {
     let mut d = directory(WORLD);
-    assert_eq!(plan_endpoint(&d, "x", 0), Err(PlanError::NoVnic("x".into())));
+    assert_eq!(
+        plan_endpoint(&d, "x", Own { start: 0, ..Own::default() }),
+        Err(PlanError::NoVnic("x".into()))
+    );
     let mut vnic = d.vnic("blue-1").unwrap().clone();
     vnic.paths = Some(2);
     d.apply(&batch(2, vec![put("masq/v1/vnic/blue-1", Object::Vnic(vnic.clone()).to_json())]));
-    let e = plan_endpoint(&d, "blue-1", 0).unwrap_err();
+    let e = plan_endpoint(&d, "blue-1", Own { start: 0, ..Own::default() }).unwrap_err();
     assert_eq!(e.to_string(), "vnic \"blue-1\" wants 2 paths, but host \"h1\" has only 1 underlay addresses");
-    vnic.host = "h3".into();
+    vnic.host = Some("h3".into());
     d.apply(&batch(3, vec![put("masq/v1/vnic/blue-1", Object::Vnic(vnic).to_json())]));
-    assert!(matches!(plan_endpoint(&d, "blue-1", 0), Err(PlanError::NoHost { .. })));
-    assert_eq!(identity(&d, "blue-1"), Err(PlanError::NotRealised("blue-1".into())));
+    assert!(matches!(
+        plan_endpoint(&d, "blue-1", Own { start: 0, ..Own::default() }),
+        Err(PlanError::NoHost { .. })
+    ));
+    let endpoint = d.endpoint("blue-1").unwrap();
+    assert_eq!(identity(&d, endpoint), Err(PlanError::NotRealised("blue-1".into())), "it moved away");
     d.apply(&batch(4, vec![Change::Delete { key: "masq/v1/vpc/blue".into() }]));
-    assert!(matches!(plan_endpoint(&d, "blue-1", 0), Err(PlanError::NoVpc { .. })));
+    assert!(matches!(
+        plan_endpoint(&d, "blue-1", Own { start: 0, ..Own::default() }),
+        Err(PlanError::NoVpc { .. })
+    ));
 }

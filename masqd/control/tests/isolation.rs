@@ -110,13 +110,11 @@ fn what_no_rule_allows_is_denied() {
     let qpn = g.qpn_of("blue-9");
     let refusal = g.connect(1, gid("192.168.9.9"), qpn).unwrap_err();
     assert_eq!((refusal.errno(), refusal.reason.label()), (Errno::EACCES, "denied"));
-    assert_eq!(
-        refusal.to_string(),
-        format!(
-            "modify_qp to QP {qpn:#08x} at 192.168.9.9 (vNIC blue-9) refused with EACCES: no rule allows traffic \
-             between 192.168.0.1 and 192.168.9.9"
-        )
+    let text = refusal.to_string();
+    let begins = format!(
+        "modify_qp to QP {qpn:#08x} at 192.168.9.9 (vNIC blue-9) refused with EACCES: no rule allows"
     );
+    assert!(text.starts_with(&begins) && text.contains("192.168.0.1"), "{text}");
     assert_eq!(g.session.refusals().get("denied"), 1);
 }
 
@@ -185,17 +183,14 @@ fn a_revoked_rule_ends_its_connections_and_no_others() {
     g.connect(2, gid("192.168.0.1"), own).unwrap();
     assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), []);
 
-    let without_rule = WORLD.replace(
-        "name = \"inside\"\nvpc = \"blue\"\nsource = \"192.168.0.0/24\"",
-        "name = \"inside\"\nvpc = \"blue\"\nsource = \"192.168.5.0/24\"",
-    );
+    let without_rule = WORLD.replacen("security_groups = [\"blue\"]", "", 1);
     let mut later = snapshot(&without_rule);
     later.revision = 2;
     let delta = g.directory.replace(&later);
     let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
     assert_eq!(g.rnic.revoked(), [1], "a connection to oneself needs no rule");
     let reason = revoked[0].reason.to_string();
-    assert_eq!(reason, "no rule allows traffic between 192.168.0.1 and 192.168.0.2");
+    assert!(reason.starts_with("no rule allows"), "{reason}");
     assert_eq!((&*revoked[0].connection.peer, &revoked[0].failure), ("blue-2", &None));
     assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), [], "once");
     assert_eq!(g.query(1).attr.state, QP_STATE_ERR);
@@ -223,6 +218,30 @@ fn a_peer_that_vanishes_or_moves_loses_its_connections() {
 }
 
 #[test]
+fn a_host_that_the_store_has_lost_keeps_its_connections_but_gets_no_new_ones() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    g.qp_in_init(2);
+    let endpoint = g.directory.endpoint("blue-2").unwrap().clone();
+    let gone = store::Change::Delete { key: "masq/v1/endpoint/blue-2".into() };
+    let delta = g.directory.apply(&store::Batch { changes: vec![gone], revision: 2 });
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched), []);
+    assert_eq!(refused(g.connect(2, gid("192.168.0.2"), qpn)), (Errno::EHOSTUNREACH, "unreachable"));
+    // It comes back as it was.
+    let value = masq_model::Object::Endpoint(endpoint).to_json();
+    let back = store::Change::Put { key: "masq/v1/endpoint/blue-2".into(), value };
+    let delta = g.directory.apply(&store::Batch { changes: vec![back], revision: 3 });
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched), []);
+    g.connect(2, gid("192.168.0.2"), qpn).unwrap();
+    // A rule counts all the same, and so does a vNIC that is not desired any more.
+    let gone = |key: &str| store::Change::Delete { key: key.into() };
+    let changes = vec![gone("masq/v1/endpoint/blue-2"), gone("masq/v1/vnic/blue-2")];
+    let delta = g.directory.apply(&store::Batch { changes, revision: 4 });
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).len(), 2);
+}
+
+#[test]
 fn a_peer_that_gives_up_its_block_loses_its_connections() {
     let mut g = ready();
     let qpn = g.qpn_of("blue-2");
@@ -244,7 +263,7 @@ fn own_addresses_that_are_taken_away_end_their_connections() {
     let qpn = g.qpn_of("blue-2");
     g.connect(1, gid("192.168.0.2"), qpn).unwrap();
     let link_local = g.session.identity().gids[0];
-    g.session.set_gids(vec![link_local]);
+    g.session.set_addresses(vec![link_local], vec![]);
     let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
     assert_eq!(revoked[0].reason.label(), "spoofed_gid");
     assert_eq!(g.add_gid(1, gid("192.168.0.1")).unwrap_err().errno(), Errno::EACCES);
@@ -252,6 +271,73 @@ fn own_addresses_that_are_taken_away_end_their_connections() {
     let mut attr = g.rtr_attr_from(gid("192.168.0.1"), gid("192.168.0.2"), qpn);
     attr.sgid_index = 1;
     assert_eq!(refused(g.modify(2, RTR_MASK, attr)), (Errno::EADDRNOTAVAIL, "source_gid"));
+}
+
+/// blue-1 with the address 192.168.0.50 allowed to it, and the directory after its host has published `taken`.
+fn with_allowed_address(g: &mut Guest, taken: &[Gid], revision: u64) {
+    let mut vnic = g.directory.vnic("blue-1").unwrap().clone();
+    vnic.allowed_address_pairs = vec!["192.168.0.48/29".parse().unwrap()];
+    let put = |o: masq_model::Object| store::Change::Put { key: o.key().to_string(), value: o.to_json() };
+    let changes = vec![put(masq_model::Object::Vnic(vnic.clone()))];
+    g.directory.apply(&store::Batch { changes, revision });
+    let endpoint = plan_endpoint(&g.directory, "blue-1", Own { taken, ..Own::default() }).unwrap();
+    let changes = vec![put(masq_model::Object::Endpoint(endpoint))];
+    g.directory.apply(&store::Batch { changes, revision: revision + 1 });
+    g.session.set_addresses(vnic.gids(), vnic.allowed_address_pairs);
+}
+
+#[test]
+fn an_allowed_address_may_be_taken_on_and_is_found_while_it_is() {
+    use masq_policy::rename::{Endpoints, Found};
+    let mut g = ready();
+    let shared = gid("192.168.0.50");
+    assert_eq!(g.add_gid(2, shared).unwrap_err().errno(), Errno::EACCES);
+    with_allowed_address(&mut g, &[], 2);
+    g.add_gid(2, shared).unwrap();
+    assert_eq!(g.session.taken_gids(), [shared]);
+    assert_eq!(g.add_gid(3, gid("192.168.0.56")).unwrap_err().errno(), Errno::EACCES, "outside the prefix");
+    let vni = g.session.identity().vni;
+    assert_eq!(g.directory.find(vni, shared), Found::Unknown, "not published yet");
+    with_allowed_address(&mut g, &[shared, gid("192.168.0.2")], 4);
+    assert!(matches!(g.directory.find(vni, shared), Found::Realised(p) if &*p.vnic == "blue-1"));
+    let found = g.directory.find(vni, gid("192.168.0.2"));
+    assert!(matches!(found, Found::Realised(p) if &*p.vnic == "blue-2"), "its own address stays blue-2's");
+    g.send(OP_DEL_GID, &DelGid { index: 2, reserved: 0 }).unwrap();
+    assert_eq!(g.session.taken_gids(), []);
+}
+
+#[test]
+fn quotas_change_while_the_guest_runs_and_what_it_has_stays() {
+    let mut g = ready();
+    g.pd(2, 1).unwrap();
+    let fewer =
+        Settings { quotas: quotas().with(masq_policy::quota::Resource::Pds, 1), ..Settings::default() };
+    g.session.set_settings(fewer);
+    assert_eq!(refused(g.pd(3, 1)), (Errno::EDQUOT, "quota"));
+    g.mr(1, 2).unwrap();
+    g.destroy(OP_DESTROY_MR, 1).unwrap();
+    g.destroy(OP_DESTROY_PD, 2).unwrap();
+    assert_eq!(refused(g.pd(3, 1)), (Errno::EDQUOT, "quota"), "one is left, and one is the quota");
+    g.session.set_settings(Settings { quotas: quotas(), ..Settings::default() });
+    g.pd(3, 1).unwrap();
+}
+
+#[test]
+fn commands_beyond_the_rate_are_refused_but_destroying_is_not() {
+    let mut g = ready();
+    let commands_per_sec = std::num::NonZeroU32::new(3);
+    g.session.set_settings(Settings { quotas: quotas(), commands_per_sec, ..Settings::default() });
+    g.now = std::time::Duration::from_secs(100);
+    for pd in 10..13 {
+        g.pd(pd, 1).unwrap();
+    }
+    assert_eq!(refused(g.pd(13, 1)), (Errno::EDQUOT, "too_fast"));
+    for pd in 10..13 {
+        g.destroy(OP_DESTROY_PD, pd).unwrap();
+    }
+    g.now += std::time::Duration::from_millis(334);
+    g.pd(13, 1).unwrap();
+    assert_eq!(refused(g.pd(14, 1)), (Errno::EDQUOT, "too_fast"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use masq_control::store::Snapshot;
 use masq_control::{Directory, Errno, Outcome};
-use masq_model::Key;
+use masq_model::{Key, Kind};
 use vrdma_abi::control::*;
 
 /// A guest whose directory does not know yet that `vnic` is realised.
@@ -14,7 +14,7 @@ fn before(vnic: &str) -> (Guest, Snapshot, ModifyQp) {
     g.base();
     g.qp_in_init(1);
     let whole = snapshot(WORLD);
-    let key = Key::endpoint(vnic).to_string();
+    let key = Key::new(Kind::Endpoint, vnic).to_string();
     let mut old = whole.clone();
     old.entries.retain(|e| e.key != key);
     let qpn = g.qpn_of(vnic);
@@ -47,7 +47,7 @@ fn a_peer_that_the_store_does_not_know_either_is_refused() {
 #[test]
 fn a_qpn_in_a_block_that_is_new_is_found_after_one_reading() {
     let (mut g, mut store, mut request) = before("blue-9");
-    let key = Key::endpoint("blue-2").to_string();
+    let key = Key::new(Kind::Endpoint, "blue-2").to_string();
     let entry = store.entries.iter_mut().find(|e| e.key == key).unwrap();
     let mut endpoint: masq_model::Endpoint = serde_json::from_slice(&entry.value).unwrap();
     let block = masq_types::QpnBlock::new(0x80_0000, 4096).unwrap();

@@ -177,7 +177,7 @@ impl Run {
         for (qp, c) in g.session.connections() {
             let (vni, identity) = (c.vni, g.session.identity());
             assert_eq!(vni, identity.vni);
-            assert!(g.directory.evaluate(vni, &identity.vnic, c.local, c.remote).is_allowed());
+            assert!(g.directory.evaluate(vni, &identity.vnic, c.transport, c.local, c.remote).is_allowed());
             let owner = g.directory.endpoint(&c.peer).unwrap();
             assert!(owner.vni == vni && owner.qpn_blocks.iter().any(|b| b.contains(c.remote_qpn)));
             g.rnic.qp(qp.0, |q| assert_eq!(q.init.wire_qpn, c.local_qpn));

@@ -261,7 +261,7 @@ fn each_quota_refuses_with_edquot_and_leaves_nothing() {
 #[test]
 fn a_guest_without_qpns_gets_no_queue_pairs() {
     let d = directory(WORLD);
-    let mut identity = masq_control::identity(&d, "blue-1").unwrap();
+    let mut identity = masq_control::identity(&d, d.endpoint("blue-1").unwrap()).unwrap();
     identity.qpn_blocks.clear();
     let mut g = Guest::with_identity(identity, limits());
     g.begin();
@@ -272,7 +272,8 @@ fn a_guest_without_qpns_gets_no_queue_pairs() {
 
 #[test]
 fn qpns_come_back_when_queue_pairs_go() {
-    let mut identity = masq_control::identity(&directory(WORLD), "blue-1").unwrap();
+    let d = directory(WORLD);
+    let mut identity = masq_control::identity(&d, d.endpoint("blue-1").unwrap()).unwrap();
     identity.qpn_blocks = vec![masq_types::QpnBlock::new(1 << 20, 4096).unwrap()];
     let mut g = Guest::with_identity(identity, limits());
     let doorbells = g.memory.list(8);
@@ -627,13 +628,14 @@ fn config_space_shows_limits_and_quotas() {
     use masq_control::{Link, config_space};
     let g = Guest::new("blue-1");
     let link = Link { up: true, active_mtu: masq_types::Mtu::B4096, mbits_per_sec: 10_000 };
-    let c = config_space(g.session.identity().mac, EPOCH, &limits(), link, 1);
+    let c = config_space(g.session.identity().mac, EPOCH, &limits(), &quotas(), link, 1);
     assert_eq!((c.magic, c.abi_major, c.epoch), (0x4d44_5256, 1, EPOCH));
     assert_eq!(c.mac, [0x52, 0x54, 0, 0x64, 0, 1]);
     assert_eq!((c.num_comp_vectors, c.num_db_slots, c.link_state, c.active_mtu, c.paths), (4, 8, 1, 5, 1));
     assert_eq!((c.max_contexts, c.max_pds, c.max_mrs, c.max_cqs, c.max_qps, c.max_srqs), (4, 8, 8, 8, 8, 0));
     assert_eq!((c.max_qp_wr, c.max_cqe, c.max_send_sge, c.max_inline_bytes), (1024, 4096, 30, 256));
-    let down = config_space(g.session.identity().mac, EPOCH, &limits(), Link { up: false, ..link }, 1);
+    let down =
+        config_space(g.session.identity().mac, EPOCH, &limits(), &quotas(), Link { up: false, ..link }, 1);
     assert_eq!((down.link_state, down.reserved), (0, [0; 11]));
 }
 

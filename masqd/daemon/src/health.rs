@@ -38,4 +38,9 @@ impl Health {
         let problems = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         problems.iter().map(|(about, problem)| format!("{about}: {problem}")).collect()
     }
+
+    /// What keeps single vNICs from being served, a sentence each.
+    pub fn problems_of_vnics(&self) -> Vec<String> {
+        self.problems().into_iter().filter(|p| p.starts_with("vnic ")).collect()
+    }
 }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant, SystemTime};
 
-use masq_control::{Directory, Limits, Link, Ticket};
+use masq_control::{Directory, Identity, Limits, Link, PlanError, Ticket};
 use masq_driver::{RnicDriver, VnicId};
+use masq_model::Endpoint;
 use masq_rnic::limits;
 use masq_types::{Gid, Mtu};
 use tokio::sync::{Notify, mpsc};
@@ -33,6 +34,10 @@ pub struct Host {
     pub watchdog: Watchdog,
     /// The allowed addresses that guests have taken on.
     pub taken: Taken,
+    /// The endpoints that this process has published.
+    pub published: Published,
+    /// When the store last answered.
+    pub freshness: Freshness,
     began: Instant,
     link: Mutex<Link>,
     vnics: AtomicU32,
@@ -56,6 +61,8 @@ impl Host {
             limits: rnic_limits(),
             watchdog,
             taken: Taken::default(),
+            published: Published::default(),
+            freshness: Freshness::default(),
             began: Instant::now(),
             link: Mutex::new(Link { up: false, active_mtu: Mtu::B256, mbits_per_sec: 0 }),
             vnics: AtomicU32::new(1),
@@ -65,6 +72,12 @@ impl Host {
     /// The time since the start, for whoever takes time as an argument.
     pub fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// A moment on that clock, in seconds since 1970.
+    pub fn unix_seconds(&self, moment: Duration) -> u64 {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        now.saturating_sub(self.now().saturating_sub(moment)).as_secs()
     }
 
     /// The underlay's link.
@@ -78,9 +91,37 @@ impl Host {
         std::mem::replace(&mut *current, link) != link
     }
 
+    /// Who the vNIC `name` is, if it is to be served here.
+    pub fn identity(&self, directory: &Directory, name: &str) -> Result<Identity, PlanError> {
+        let endpoint = self.published.of(name).ok_or_else(|| PlanError::NotRealised(name.into()))?;
+        masq_control::identity(directory, &endpoint)
+    }
+
     /// A name for a new guest device, never used before.
     pub fn next_vnic(&self) -> VnicId {
         VnicId(self.vnics.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// When the store last answered.
+#[derive(Debug)]
+pub struct Freshness(Mutex<Instant>);
+
+impl Default for Freshness {
+    fn default() -> Self {
+        Freshness(Mutex::new(Instant::now()))
+    }
+}
+
+impl Freshness {
+    /// It has answered.
+    pub fn heard(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long ago that was; since the start, if it never has.
+    pub fn age(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 }
 
@@ -97,6 +138,32 @@ impl SharedDirectory {
     /// To bring it up to date.
     pub fn write(&self) -> RwLockWriteGuard<'_, Directory> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The endpoints that this process has published. They stay in force here when the store loses them, as it does when this
+/// host cannot reach it for long: then they are published again as they were.
+#[derive(Debug, Default)]
+pub struct Published(Mutex<HashMap<String, Endpoint>>);
+
+impl Published {
+    /// This has been published.
+    pub fn insert(&self, endpoint: Endpoint) {
+        self.lock().insert(endpoint.vnic.clone(), endpoint);
+    }
+
+    /// The endpoint of `vnic` has been withdrawn.
+    pub fn remove(&self, vnic: &str) {
+        self.lock().remove(vnic);
+    }
+
+    /// What has been published of `vnic`.
+    pub fn of(&self, vnic: &str) -> Option<Endpoint> {
+        self.lock().get(vnic).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Endpoint>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

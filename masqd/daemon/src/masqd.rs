@@ -135,6 +135,7 @@ impl Masqd {
                 );
             }
             let (changed_tx, changed) = watch::channel(0);
+            let probe = Sync::probe(store.clone(), host.clone(), health.clone());
             let sync = Sync::new(store.clone(), host.clone(), health.clone(), misses, changed_tx);
             let supervisor = Supervisor {
                 host: host.clone(),
@@ -156,6 +157,7 @@ impl Masqd {
             let listener = listen(&api_socket).map_err(|source| run_dir_error(&config.run_dir, source))?;
             let mut tasks = JoinSet::new();
             tasks.spawn(sync.run());
+            tasks.spawn(probe);
             tasks.spawn(supervisor.run());
             tasks.spawn(async move {
                 if let Err(e) = api::serve(Arc::new(api), listener).await {

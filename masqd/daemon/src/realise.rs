@@ -1,13 +1,11 @@
 //! Publishes the endpoints of this host's vNICs, and withdraws those of vNICs that it has no more.
 
-use std::collections::HashSet;
-
 use masq_control::store::{Change, Committed, Guard, Snapshot, Store, StoreError, Transaction};
-use masq_control::{Directory, PlanError, plan_endpoint};
+use masq_control::{Directory, Own, PlanError, plan_endpoint};
 use masq_model::{Endpoint, Key, Kind, Object, PREFIX};
 use tracing::{debug, info};
 
-use crate::host::Taken;
+use crate::host::Host;
 
 /// Endpoints in one transaction.
 const PER_TRANSACTION: usize = 50;
@@ -25,39 +23,50 @@ pub struct Realised {
 #[derive(Debug)]
 pub struct Realiser {
     host: String,
-    /// vNICs whose endpoints this process has written: those of an earlier process may be bound to its lease,
-    /// which ends.
-    written: HashSet<String>,
 }
 
 impl Realiser {
     /// For the host with this name.
     pub fn new(host: &str) -> Self {
-        Realiser { host: host.into(), written: HashSet::new() }
+        Realiser { host: host.into() }
     }
 
     /// Whether what `directory` shows is not what this host wants to be published.
-    pub fn is_due(&self, directory: &Directory, taken: &Taken) -> bool {
-        directory.vnics_of_host(&self.host).any(|v| {
-            match plan_endpoint(directory, &v.name, &taken.of(&v.name), 0) {
-                Ok(plan) => !self.written.contains(&v.name) || directory.endpoint(&v.name) != Some(&plan),
-                Err(_) => false,
+    pub fn is_due(&self, directory: &Directory, shared: &Host) -> bool {
+        let differs = |vnic: &str| match self.wish(directory, shared, vnic, 0) {
+            Ok(wish) => {
+                shared.published.of(vnic).as_ref() != Some(&wish) || directory.endpoint(vnic) != Some(&wish)
             }
-        }) || directory.endpoints_of_host(&self.host).any(|e| !self.wants(directory, &e.vnic))
+            Err(_) => false,
+        };
+        directory.vnics_of_host(&self.host).any(|v| differs(&v.name))
+            || directory.endpoints_of_host(&self.host).any(|e| !self.wants(directory, &e.vnic))
+    }
+
+    /// What this host wants to be published of a vNIC.
+    fn wish(
+        &self,
+        directory: &Directory,
+        shared: &Host,
+        vnic: &str,
+        start: u32,
+    ) -> Result<Endpoint, PlanError> {
+        let (taken, last) = (shared.taken.of(vnic), shared.published.of(vnic));
+        plan_endpoint(directory, vnic, Own { taken: &taken, last: last.as_ref(), start })
     }
 
     fn wants(&self, directory: &Directory, vnic: &str) -> bool {
         directory.vnic(vnic).is_some_and(|v| v.is_on(&self.host))
-            && plan_endpoint(directory, vnic, &[], 0).is_ok()
+            && plan_endpoint(directory, vnic, Own::default()).is_ok()
     }
 
     /// Writes what is due.
-    pub async fn realise(&mut self, store: &dyn Store, taken: &Taken) -> Result<Realised, StoreError> {
+    pub async fn realise(&self, store: &dyn Store, shared: &Host) -> Result<Realised, StoreError> {
         for _ in 0..ATTEMPTS {
             let snapshot = store.list(PREFIX).await?;
             let start =
                 getrandom::u32().map_err(|e| StoreError::Failed(format!("no random numbers: {e}")))?;
-            let plan = self.plan(&snapshot, taken, start);
+            let plan = self.plan(&snapshot, shared, start);
             let mut all = true;
             for (guards, changes) in
                 plan.guards.chunks(PER_TRANSACTION).zip(plan.changes.chunks(PER_TRANSACTION))
@@ -65,7 +74,7 @@ impl Realiser {
                 let transaction = Transaction { guards: guards.to_vec(), changes: changes.to_vec() };
                 match store.commit(transaction).await? {
                     Committed::Yes(revision) => {
-                        changes.iter().for_each(|c| self.note(c));
+                        changes.iter().for_each(|c| note(shared, c));
                         debug!("{} endpoints written at revision {revision}", changes.len());
                     }
                     Committed::No(_) => all = false,
@@ -80,34 +89,22 @@ impl Realiser {
         ))
     }
 
-    fn note(&mut self, change: &Change) {
-        let Ok(key) = change.key().parse::<Key>() else { return };
-        match change {
-            Change::Put { .. } => {
-                info!(vnic = key.name(), "endpoint published");
-                self.written.insert(key.name().into());
-            }
-            Change::Delete { .. } => {
-                info!(vnic = key.name(), "endpoint withdrawn");
-                self.written.remove(key.name());
-            }
-        }
-    }
-
     /// New blocks are looked for from `start` on.
-    fn plan(&self, snapshot: &Snapshot, taken: &Taken, start: u32) -> Plan {
+    fn plan(&self, snapshot: &Snapshot, shared: &Host, start: u32) -> Plan {
         let (mut draft, _) = Directory::from_snapshot(snapshot);
         let mut plan = Plan::default();
         let vnics: Vec<String> = draft.vnics_of_host(&self.host).map(|v| v.name.clone()).collect();
         for vnic in vnics {
-            let endpoint = match plan_endpoint(&draft, &vnic, &taken.of(&vnic), start) {
+            let endpoint = match self.wish(&draft, shared, &vnic, start) {
                 Ok(endpoint) => endpoint,
                 Err(e) => {
                     plan.problems.push((vnic, e));
                     continue;
                 }
             };
-            if self.written.contains(&vnic) && draft.endpoint(&vnic) == Some(&endpoint) {
+            // What an earlier process has written may be bound to its lease, which ends.
+            let written = shared.published.of(&vnic).as_ref() == Some(&endpoint);
+            if written && draft.endpoint(&vnic) == Some(&endpoint) {
                 continue;
             }
             // The next vNIC's plan must see the blocks of this one.
@@ -127,6 +124,23 @@ impl Realiser {
             plan.push(Change::Delete { key }, snapshot);
         }
         plan
+    }
+}
+
+/// Remembers what has been written.
+fn note(shared: &Host, change: &Change) {
+    let Ok(key) = change.key().parse::<Key>() else { return };
+    match change {
+        Change::Put { value, .. } => {
+            if let Ok(Object::Endpoint(endpoint)) = Object::from_entry(&key, value) {
+                info!(vnic = key.name(), "endpoint published");
+                shared.published.insert(endpoint);
+            }
+        }
+        Change::Delete { .. } => {
+            info!(vnic = key.name(), "endpoint withdrawn");
+            shared.published.remove(key.name());
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use masq_control::store::Store;
-use masq_control::{Identity, Link, Settings, identity};
-use masq_model::Vnic;
+use masq_control::store::{Change, Store, Transaction};
+use masq_control::{Identity, Link, Settings};
+use masq_model::{HostState, Object, Vnic};
 use masq_model::api::{LinkStatus, VnicState, VnicStatus};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
@@ -17,14 +17,17 @@ use crate::device::{Device, Message, Report};
 use crate::health::Health;
 use crate::host::Host;
 use crate::realise::Realiser;
-use crate::sync::STORE;
 use crate::underlay::{LinkState, Underlay, UnderlayError};
 
 /// What failed is tried again after this time, even if nothing has changed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// A device that has not answered by then is stuck.
 const REPORT_PATIENCE: Duration = Duration::from_secs(1);
+/// The devices deal with a change within this time, or one of them is stuck.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 const UNDERLAY: &str = "underlay";
+const DEVICES: &str = "devices";
+const PUBLISHING: &str = "publishing";
 const DESIRED: &str = "desired state";
 
 /// The devices of this host, by the names of their vNICs.
@@ -58,14 +61,16 @@ pub struct Supervisor {
 impl Supervisor {
     /// Runs for ever.
     pub async fn run(mut self) {
-        let mut realiser = Realiser::new(&self.host.name);
+        let realiser = Realiser::new(&self.host.name);
         // Nothing is known of the desired state before the first reading.
         if self.changed.changed().await.is_err() {
             return;
         }
         loop {
             self.changed.borrow_and_update();
-            let settled = self.reconcile(&mut realiser).await;
+            let revision = self.host.directory.read().desired_revision();
+            let mut settled = self.reconcile(&realiser).await;
+            settled &= self.tell_progress(revision).await;
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() { return },
                 () = self.underlay.changed() => {}
@@ -76,7 +81,7 @@ impl Supervisor {
     }
 
     /// One round; whether everything is as it should be.
-    async fn reconcile(&mut self, realiser: &mut Realiser) -> bool {
+    async fn reconcile(&mut self, realiser: &Realiser) -> bool {
         let Some(addresses) = self.host_addresses() else {
             self.devices.stop_all_but(|_| false).await;
             return true;
@@ -94,6 +99,37 @@ impl Supervisor {
             settled &= self.serve(identity, settings);
         }
         settled
+    }
+
+    /// Waits until all devices have dealt with what is desired up to `revision`, and publishes that; whether it could be.
+    async fn tell_progress(&self, revision: u64) -> bool {
+        if tokio::time::timeout(SETTLE_PATIENCE, self.host.router.settle()).await.is_err() {
+            self.health.problem(DEVICES, "one does not answer, so what is desired may not be in force everywhere");
+            return false;
+        }
+        self.health.fine(DEVICES);
+        let state = HostState {
+            host: self.host.name.clone(),
+            realised_revision: revision,
+            problems: self.health.problems_of_vnics(),
+        };
+        let object = Object::HostState(state);
+        let key = object.key();
+        // The store may have lost it, with this host's lease.
+        if self.host.directory.read().get(key.kind(), key.name()) == Some(&object) {
+            return true;
+        }
+        let changes = vec![Change::Put { key: key.to_string(), value: object.to_json() }];
+        match self.store.commit(Transaction { guards: Vec::new(), changes }).await {
+            Ok(_) => {
+                self.health.fine(PUBLISHING);
+                true
+            }
+            Err(e) => {
+                self.health.problem(PUBLISHING, e);
+                false
+            }
+        }
     }
 
     /// The host's underlay addresses, if the desired state knows it.
@@ -128,19 +164,20 @@ impl Supervisor {
     }
 
     /// Writes the endpoints that are due; whether all could be.
-    async fn publish(&self, realiser: &mut Realiser) -> bool {
-        if !realiser.is_due(&self.host.directory.read(), &self.host.taken) {
+    async fn publish(&self, realiser: &Realiser) -> bool {
+        if !realiser.is_due(&self.host.directory.read(), &self.host) {
             return true;
         }
-        match realiser.realise(&*self.store, &self.host.taken).await {
+        match realiser.realise(&*self.store, &self.host).await {
             Ok(realised) => {
+                self.health.fine(PUBLISHING);
                 for (vnic, problem) in &realised.problems {
                     self.health.problem(&about(vnic), problem);
                 }
                 realised.problems.is_empty()
             }
             Err(e) => {
-                self.health.problem(STORE, e);
+                self.health.problem(PUBLISHING, e);
                 false
             }
         }
@@ -149,7 +186,8 @@ impl Supervisor {
     /// Who is to be served: the vNICs of this host whose endpoints are published.
     fn wanted(&self) -> Vec<(Identity, Settings)> {
         let directory = self.host.directory.read();
-        let wanted = |v: &Vnic| Some((identity(&directory, &v.name).ok()?, directory.settings(&v.name)));
+        let wanted =
+            |v: &Vnic| Some((self.host.identity(&directory, &v.name).ok()?, directory.settings(&v.name)));
         directory.vnics_of_host(&self.host.name).filter_map(wanted).collect()
     }
 

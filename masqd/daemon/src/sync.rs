@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use masq_control::store::{Snapshot, Store, StoreError};
 use masq_control::{Delta, Directory, RefreshGate};
-use masq_model::PREFIX;
+use masq_model::{Key, Kind, PREFIX};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -19,6 +19,10 @@ use crate::host::{Host, Miss};
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause after a failure of the store.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a quiet store is asked whether it is still there.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// After this time without a word from the store what is known counts as stale: masqd is not ready.
+pub const STALENESS_BOUND: Duration = Duration::from_secs(10);
 /// What the store's health is called.
 pub const STORE: &str = "store";
 
@@ -58,10 +62,32 @@ impl Sync {
             match e {
                 StoreError::Compacted(_) => debug!("{e}; reading it anew"),
                 e => {
-                    self.health.problem(STORE, e);
+                    // Readiness is the probe's to judge: what is known does not turn bad at once.
+                    debug!("{e}; going on with what is known");
                     self.pause().await;
                 }
             }
+        }
+    }
+
+    /// Asks a quiet store again and again whether it is still there, for ever. When it has not answered for
+    /// [`STALENESS_BOUND`], masqd is not ready.
+    pub async fn probe(store: Arc<dyn Store>, host: Arc<Host>, health: Arc<Health>) {
+        let key = Key::new(Kind::HostState, &host.name).to_string();
+        loop {
+            match store.get(&key).await {
+                Ok(_) => {
+                    host.freshness.heard();
+                    health.fine(STORE);
+                }
+                Err(e) if host.freshness.age() > STALENESS_BOUND => {
+                    // Without the age, which would make it another problem each time.
+                    let bound = STALENESS_BOUND.as_secs();
+                    health.problem(STORE, format!("no answer for more than {bound} s, so what is known is stale: {e}"));
+                }
+                Err(e) => debug!("the store does not answer: {e}"),
+            }
+            tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }
 
@@ -72,7 +98,6 @@ impl Sync {
         // Whoever waited has been served by this reading.
         self.resolve_waiting();
         let mut watch = self.store.watch(PREFIX, revision).await?;
-        self.health.fine(STORE);
         loop {
             let due = self.gate.poll_timeout().map(|t| self.began + t);
             tokio::select! {

@@ -28,6 +28,8 @@ pub struct Connection {
     pub remote_qpn: WireQpn,
     /// Name of the peer's vNIC.
     pub peer: Arc<str>,
+    /// Name of the peer's host.
+    pub peer_host: Arc<str>,
     /// The peer's underlay address.
     pub remote_address: IpAddr,
     /// What allowed it, in words.

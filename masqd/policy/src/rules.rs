@@ -45,6 +45,16 @@ pub enum Transport {
     Ud,
 }
 
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Rc => "rc",
+            Transport::Uc => "uc",
+            Transport::Ud => "ud",
+        })
+    }
+}
+
 /// The other end of the traffic that a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Remote {

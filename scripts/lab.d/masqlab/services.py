@@ -45,7 +45,7 @@ def apply_desired(lab, topology):
     """Writes the topology as masqd's desired state and hands it over once (the store tells all hosts)."""
     DESIRED.write_text(desired(topology))
     first = next(iter(lab["hosts"]))
-    run([lab["masqctl"], "--socket", f"{lab['hosts'][first]['run_dir']}/masqd.sock", "apply", "-f", str(DESIRED)],
+    run([lab["masqctl"], "--socket", f"{lab['hosts'][first]['run_dir']}/masqd.sock", "apply", "--prune", "-f", str(DESIRED)],
         "masqctl apply")
 
 
@@ -56,13 +56,12 @@ def desired(topology):
         out += ["", "[[host]]", f'name = "{host.name}"', f"underlay = {_list(topology.host_underlay(host))}"]
     for tenant in topology.tenants:
         out += ["", "[[vpc]]", f'name = "{tenant.name}"', f"vni = {tenant.vni}"]
+        out += ["", "[[security_group]]", f'name = "{tenant.name}"', f'vpc = "{tenant.name}"']
     for vm in topology.vms:
         out += ["", "[[vnic]]", f'name = "{vm.name}"', f'vpc = "{vm.tenant.name}"', f'host = "{vm.host.name}"',
                 f'mac = "{vm.mac}"', f"addresses = {_list([vm.address])}"]
-    for tenant in topology.tenants:
-        if tenant.rules == "allow":
-            out += ["", "[[rule]]", f'vpc = "{tenant.name}"', f'source = "{tenant.cidr}"',
-                    f'destination = "{tenant.cidr}"', 'action = "allow"']
+        if vm.tenant.rules == "allow":
+            out.append(f"security_groups = {_list([vm.tenant.name])}")
     return "\n".join(out) + "\n"
 
 

@@ -32,8 +32,10 @@ pub struct VnicSpec {
 pub struct Layout {
     /// The vNICs.
     pub vnics: Vec<VnicSpec>,
-    /// Rules, as TOML; by default each tenant's members may talk to one another.
-    pub rules: String,
+    /// The tenants whose vNICs are in a common security group, and so may talk to one another; by default all.
+    pub groups: Vec<&'static str>,
+    /// More of the desired state, as TOML.
+    pub extra: String,
     /// MTU of the veth pair between the hosts.
     pub link_mtu: u32,
     /// More arguments for each masqd.
@@ -57,14 +59,9 @@ impl Default for Layout {
                 vnics.push(VnicSpec { name, vpc, host, address: Ipv4Addr::new(192, 168, 0, n) });
             }
         }
-        Layout { vnics, rules: allow("blue") + &allow("red"), link_mtu: 9000, masqd_args: Vec::new() }
+        let groups = vec!["blue", "red"];
+        Layout { vnics, groups, extra: String::new(), link_mtu: 9000, masqd_args: Vec::new() }
     }
-}
-
-/// The rule by which all members of a tenant may talk to one another.
-pub fn allow(vpc: &str) -> String {
-    let any = "192.168.0.0/24";
-    format!("[[rule]]\nvpc = \"{vpc}\"\nsource = \"{any}\"\ndestination = \"{any}\"\naction = \"allow\"\n\n")
 }
 
 /// A running cluster.
@@ -213,9 +210,9 @@ impl Cluster {
         command
     }
 
-    /// Replaces the rules and applies.
-    pub fn set_rules(&mut self, rules: &str) -> io::Result<()> {
-        self.layout.rules = rules.to_owned();
+    /// Changes which tenants' vNICs are in a common group, and applies.
+    pub fn set_groups(&mut self, groups: &[&'static str]) -> io::Result<()> {
+        self.layout.groups = groups.to_vec();
         fs::write(self.dir.join("desired.toml"), self.desired())?;
         self.apply()
     }
@@ -260,7 +257,7 @@ impl Cluster {
 
     fn apply(&self) -> io::Result<()> {
         let file = self.dir.join("desired.toml");
-        self.masqctl(1, &["apply", "-f", &file.to_string_lossy()]).map(drop)
+        self.masqctl(1, &["apply", "--prune", "-f", &file.to_string_lossy()]).map(drop)
     }
 
     fn make_network(&self) -> io::Result<()> {
@@ -305,8 +302,10 @@ impl Cluster {
                 vpcs.push(v.vpc);
             }
             let vpc = vpcs.iter().position(|n| *n == v.vpc).expect("just added") as u8;
+            let group =
+                if self.layout.groups.contains(&v.vpc) { format!("\"{}\"", v.vpc) } else { String::new() };
             text += &format!(
-                "[[vnic]]\nname = \"{}\"\nvpc = \"{}\"\nhost = \"h{}\"\nmac = \"52:54:00:00:{vpc:02x}:{:02x}\"\naddresses = [\"{}\"]\n\n",
+                "[[vnic]]\nname = \"{}\"\nvpc = \"{}\"\nhost = \"h{}\"\nmac = \"52:54:00:00:{vpc:02x}:{:02x}\"\naddresses = [\"{}\"]\nsecurity_groups = [{group}]\n\n",
                 v.name,
                 v.vpc,
                 v.host,
@@ -316,8 +315,9 @@ impl Cluster {
         }
         for (n, vpc) in vpcs.iter().enumerate() {
             text += &format!("[[vpc]]\nname = \"{vpc}\"\nvni = {}\n\n", 100 * (n + 1));
+            text += &format!("[[security_group]]\nname = \"{vpc}\"\nvpc = \"{vpc}\"\n\n");
         }
-        text + &self.layout.rules
+        text + &self.layout.extra
     }
 
     fn host_dir(&self, host: u8) -> PathBuf {

@@ -5,9 +5,13 @@
 //! |---|---|
 //! | `addresses` | which vNIC has which virtual address |
 //! | `groups` | the rules of security groups, and who is a member |
+//! | `presence` | on which hosts the vNICs of a network are |
+//! | `explain` | whether two ends may be connected, in words |
 
 mod addresses;
+mod explain;
 mod groups;
+mod presence;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,6 +24,8 @@ use masq_types::{Gid, QpnBlock, Vni};
 
 use crate::store::{Batch, Change, Snapshot};
 use addresses::{Addresses, Owner};
+pub use explain::{AskError, Question};
+use presence::Presence;
 
 /// See the module's text.
 ///
@@ -36,6 +42,7 @@ pub struct Directory {
     groups_of: HashMap<String, Arc<[Arc<str>]>>,
     members: HashMap<String, BTreeSet<String>>,
     groups: Groups,
+    presence: Presence,
     /// vNICs and endpoints by host.
     on_host: HashMap<String, BTreeSet<Key>>,
     /// Rules that cannot be read.
@@ -118,6 +125,11 @@ impl Directory {
     /// One object.
     pub fn get(&self, kind: Kind, name: &str) -> Option<&Object> {
         self.objects.get(&Key::new(kind, name))
+    }
+
+    /// Rules that cannot be read, and so deny all traffic of their groups.
+    pub fn unreadable(&self) -> impl Iterator<Item = &Key> {
+        self.unreadable.iter()
     }
 
     /// A host.
@@ -253,6 +265,7 @@ impl Directory {
             Some(object) => self.objects.insert(key.clone(), object.clone()),
             None => self.objects.remove(&key),
         };
+        self.presence.change(old.as_ref(), new.as_ref());
         if let Some(host) = old.as_ref().and_then(host_of) {
             if let Some(keys) = self.on_host.get_mut(host) {
                 keys.remove(&key);

@@ -86,6 +86,7 @@ impl Session {
             remote,
             remote_qpn,
             peer: peer.vnic.clone(),
+            peer_host: peer.host.clone(),
             remote_address,
             allowed_by,
             since: env.now,
@@ -124,19 +125,30 @@ impl Session {
         if !identity.may_use(c.local) {
             return Err(Reason::SpoofedGid { gid: c.local });
         }
-        let found = resolve(directory, c.vni, c.remote, &identity.addresses, PathId(0))?;
-        if found.peer.vnic != c.peer || found.remote != c.remote_address {
-            return Err(moved(c, found.remote));
+        let found = match resolve(directory, c.vni, c.remote, &identity.addresses, PathId(0)) {
+            Ok(found) => Some(found),
+            // The store has lost sight of the peer's host: that alone ends no connection. If the host is gone, timeouts tell.
+            Err(Unreachable::NotRealised { vnic, host, .. }) if *vnic == *c.peer && *host == *c.peer_host => {
+                None
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if let Some(found) = &found {
+            if found.peer.vnic != c.peer || found.remote != c.remote_address {
+                return Err(moved(c, found.remote));
+            }
         }
         if let Verdict::Deny(denied) =
             directory.evaluate(c.vni, &identity.vnic, c.transport, c.local, c.remote)
         {
             return Err(Reason::Denied(denied));
         }
-        if !found.peer.owns(c.remote_qpn) {
-            return Err(Reason::ForeignQpn { qpn: c.remote_qpn, vnic: found.peer.vnic.to_string() });
+        match found {
+            Some(found) if !found.peer.owns(c.remote_qpn) => {
+                Err(Reason::ForeignQpn { qpn: c.remote_qpn, vnic: found.peer.vnic.to_string() })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

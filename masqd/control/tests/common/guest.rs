@@ -1,14 +1,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use masq_control::store::{Entry, Snapshot};
 use masq_control::{
-    Directory, Env, Errno, GuestMemory, Identity, Limits, MemoryError, Outcome, Refusal, Reply, Session,
-    SessionConfig, Ticket, identity, plan_endpoint,
+    Directory, Env, Errno, GuestMemory, Identity, Limits, MemoryError, Outcome, Own, Refusal, Reply, Session,
+    SessionConfig, Settings, Ticket, identity, plan_endpoint,
 };
 use masq_driver::VnicId;
-use masq_model::{DesiredState, Object};
+use masq_model::{DesiredState, Kind, Object};
 use masq_policy::quota::{Quotas, Resource};
 use masq_types::{Gid, Mtu};
 use vrdma_abi::control as abi;
@@ -35,18 +36,27 @@ vni = 100
 name = "red"
 vni = 200
 
+[[security_group]]
+name = "blue"
+vpc = "blue"
+[[security_group]]
+name = "red"
+vpc = "red"
+
 [[vnic]]
 name = "blue-1"
 vpc = "blue"
 host = "h1"
 mac = "52:54:00:64:00:01"
 addresses = ["192.168.0.1"]
+security_groups = ["blue"]
 [[vnic]]
 name = "blue-2"
 vpc = "blue"
 host = "h2"
 mac = "52:54:00:64:00:02"
 addresses = ["192.168.0.2"]
+security_groups = ["blue"]
 [[vnic]]
 name = "blue-9"
 vpc = "blue"
@@ -59,34 +69,28 @@ vpc = "red"
 host = "h1"
 mac = "52:54:00:64:00:01"
 addresses = ["192.168.0.1"]
+security_groups = ["red"]
 [[vnic]]
 name = "red-3"
 vpc = "red"
 host = "h2"
 mac = "52:54:00:64:00:03"
 addresses = ["192.168.0.3"]
-
-[[rule]]
-name = "inside"
-vpc = "blue"
-source = "192.168.0.0/24"
-destination = "192.168.0.0/24"
-action = "allow"
-[[rule]]
-name = "inside"
-vpc = "red"
-source = "192.168.0.0/24"
-destination = "192.168.0.0/24"
-action = "allow"
+security_groups = ["red"]
 "#;
 
 /// The store's entries of a world in which every vNIC is realised.
 pub fn snapshot(world: &str) -> Snapshot {
     let desired = DesiredState::from_toml(world).unwrap_or_else(|e| panic!("{e}"));
-    let mut objects: Vec<Object> = desired.objects().into_values().collect();
+    let mut objects: Vec<Object> = desired.objects().values().cloned().collect();
     let mut directory = Directory::from(&desired);
-    for (i, vnic) in desired.vnics().iter().enumerate() {
-        let endpoint = plan_endpoint(&directory, &vnic.name, 0x10_0000 * (i as u32 + 1)).unwrap();
+    for (i, (vnic, _)) in desired.of_kind(Kind::Vnic).enumerate() {
+        let endpoint = plan_endpoint(
+            &directory,
+            vnic.name(),
+            Own { start: 0x10_0000 * (i as u32 + 1), ..Own::default() },
+        )
+        .unwrap();
         objects.push(Object::Endpoint(endpoint));
         directory = Directory::from_snapshot(&entries(&objects, 1)).0;
     }
@@ -111,7 +115,6 @@ pub fn directory(world: &str) -> Directory {
 
 pub fn limits() -> Limits {
     Limits {
-        quotas: quotas(),
         page_size_cap: (1 << 31) - (1 << 12),
         max_mr_bytes: 1 << 42,
         max_msg_bytes: 1 << 31,
@@ -203,6 +206,7 @@ pub struct Guest {
     pub rnic: FakeRnic,
     pub memory: Memory,
     pub directory: Directory,
+    pub now: Duration,
     tag: u32,
 }
 
@@ -216,19 +220,22 @@ impl Guest {
     }
 
     pub fn with_limits(vnic: &str, limits: Limits) -> Guest {
-        Guest::with_identity(identity(&directory(WORLD), vnic).unwrap(), limits)
+        let directory = directory(WORLD);
+        Guest::with_identity(identity(&directory, directory.endpoint(vnic).unwrap()).unwrap(), limits)
     }
 
     pub fn with_identity(identity: Identity, limits: Limits) -> Guest {
         let directory = directory(WORLD);
         let id = VnicId(1);
-        let config =
-            SessionConfig { id, identity, limits, epoch: EPOCH, active_mtu: Mtu::B1024, seed: 0xabc };
+        let settings = Settings { quotas: quotas(), ..Settings::default() };
+        let (epoch, active_mtu, seed) = (EPOCH, Mtu::B1024, 0xabc);
+        let config = SessionConfig { id, identity, limits, settings, epoch, active_mtu, seed };
         Guest {
             session: Session::new(config),
             rnic: FakeRnic::default(),
             memory: Memory::default(),
             directory,
+            now: Duration::ZERO,
             tag: 0,
         }
     }
@@ -250,7 +257,7 @@ impl Guest {
 
     /// Sends raw bytes.
     pub fn raw(&mut self, request: &[u8]) -> Outcome {
-        let env = Env { memory: &self.memory, rnic: &self.rnic, directory: &self.directory };
+        let env = Env { memory: &self.memory, rnic: &self.rnic, directory: &self.directory, now: self.now };
         self.session.handle_request(env, request)
     }
 
@@ -280,7 +287,7 @@ impl Guest {
     }
 
     pub fn resolve(&mut self, ticket: Ticket) -> Option<Answer> {
-        let env = Env { memory: &self.memory, rnic: &self.rnic, directory: &self.directory };
+        let env = Env { memory: &self.memory, rnic: &self.rnic, directory: &self.directory, now: self.now };
         let reply = self.session.handle_resolved(env, ticket)?;
         Some(self.check(reply))
     }

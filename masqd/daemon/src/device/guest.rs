@@ -406,11 +406,18 @@ impl Guest {
         let connection = |c: &masq_policy::conntrack::Connection| ConnectionStatus {
             vnic: self.name.to_string(),
             vpc: identity.vpc.clone(),
+            transport: c.transport.to_string(),
             local: c.local,
             local_qpn: c.local_qpn.get(),
             remote: c.remote,
             remote_qpn: c.remote_qpn.get(),
             peer: c.peer.to_string(),
+            path: 0,
+            remote_underlay: c.remote_address,
+            allowed_by: c.allowed_by.to_string(),
+            since_unix_seconds: self.host.unix_seconds(c.since),
+            tx_bytes: 0,
+            rx_bytes: 0,
         };
         Report {
             state: if self.session.is_initialised() { VnicState::Active } else { VnicState::Connected },

@@ -201,7 +201,7 @@ impl Server {
         }
         let (identity, settings) = {
             let directory = self.host.directory.read();
-            (masq_control::identity(&directory, &self.name), directory.settings(&self.name))
+            (self.host.identity(&directory, &self.name), directory.settings(&self.name))
         };
         let identity = identity.map_err(io::Error::other)?;
         let guest =

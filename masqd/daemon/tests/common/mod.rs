@@ -97,12 +97,17 @@ vni = 100
 name = "red"
 vni = 200
 
+[[security_group]]
+name = "blue"
+vpc = "blue"
+
 [[vnic]]
 name = "blue-1"
 vpc = "blue"
 host = "h1"
 mac = "52:54:00:64:00:01"
 addresses = ["192.168.0.1"]
+security_groups = ["blue"]
 
 [[vnic]]
 name = "red-1"
@@ -111,11 +116,6 @@ host = "h1"
 mac = "52:54:00:c8:00:01"
 addresses = ["192.168.0.1"]
 
-[[rule]]
-vpc = "blue"
-source = "192.168.0.0/24"
-destination = "192.168.0.0/24"
-action = "allow"
 "#;
 
 /// A masqd and its directory.

@@ -8,7 +8,6 @@ pub use pair::{Conn, Pair, Placement, Setup, Side};
 pub use runner::Runner;
 pub use world::World;
 
-pub use crate::cluster::allow;
 
 use std::path::PathBuf;
 

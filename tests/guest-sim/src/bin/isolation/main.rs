@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use guest_sim::suite::{Runner, World, allow, layout, programs};
+use guest_sim::suite::{Runner, World, layout, programs};
 use guest_sim::{Layout, VnicSpec};
 
 /// A test: its name and itself.
@@ -34,7 +34,7 @@ fn three_tenants() -> Layout {
     for (name, host, n) in [("green-1", 1, 1), ("green-2", 1, 2), ("green-3", 2, 3)] {
         layout.vnics.push(VnicSpec { name, vpc: "green", host, address: [192, 168, 0, n].into() });
     }
-    layout.rules = allow("blue") + &allow("red");
+    layout.groups = vec!["blue", "red"];
     layout
 }
 

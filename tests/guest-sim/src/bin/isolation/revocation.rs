@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use guest_sim::ControlError;
-use guest_sim::suite::{Conn, Setup, Side, World, allow, assert_status};
+use guest_sim::suite::{Conn, Setup, Side, World, assert_status};
 use guest_sim::verbs::wr;
 use vrdma_abi::control::{QP_STATE_ERR, QP_STATE_RTS};
 use vrdma_abi::event::EVENT_QP_FATAL;
@@ -49,7 +49,7 @@ fn revoked(world: &mut World) {
         l.c.b.post_recv(9, &[]).unwrap();
     }
     let marks = [world.cluster.log(1).len(), world.cluster.log(2).len()];
-    world.cluster.set_rules(&allow("red")).unwrap();
+    world.cluster.set_groups(&["red"]).unwrap();
     for l in &blue {
         for (side, qp) in [(&l.a, &l.c.a), (&l.b, &l.c.b)] {
             let deadline = Instant::now() + Duration::from_secs(5);
@@ -75,7 +75,7 @@ fn revoked(world: &mut World) {
     let again = qp.connect(&setup.a, blue[0].b.address, blue[0].c.b.qpn);
     assert_eq!(again.expect_err("a new connection").errno(), libc::EACCES);
 
-    world.cluster.set_rules(&(allow("blue") + &allow("red"))).unwrap();
+    world.cluster.set_groups(&["blue", "red"]).unwrap();
     for (from, to) in [("blue-1", "blue-2"), ("blue-1", "blue-3")] {
         let deadline = Instant::now() + Duration::from_secs(5);
         // Each host learns of the rule by its own watch.
