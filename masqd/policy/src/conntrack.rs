@@ -280,6 +280,7 @@ mod tests {
             remote,
             remote_qpn: WireQpn::from_wire(20),
             peer: format!("vnic-{}", remote.0[15]).as_str().into(),
+            peer_host: "h2".into(),
             remote_address: [10, 77, 0, 1].into(),
             allowed_by: "a rule".into(),
             since: Duration::ZERO,
