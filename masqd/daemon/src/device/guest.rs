@@ -14,7 +14,7 @@ use masq_policy::conntrack::Touched;
 use masq_policy::quota::Resource;
 use tracing::{debug, info, warn};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 use vrdma_abi::config::{Config, QUEUE_CONTROL, QUEUE_EVENTS};
 use vrdma_abi::event::AsyncEvent;
 use zerocopy::IntoBytes;
@@ -75,6 +75,10 @@ struct RamReader(Arc<Mapped>);
 impl GuestMemory for RamReader {
     fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
         self.0.read_slice(buf, GuestAddress(gpa)).map_err(|_| MemoryError(gpa))
+    }
+
+    fn holds(&self, gpa: u64, len: u64) -> bool {
+        usize::try_from(len).is_ok_and(|len| self.0.check_range(GuestAddress(gpa), len))
     }
 }
 

@@ -44,7 +44,7 @@ impl Engine {
             Command::DestroyContext { vnic, ctx } => self.destroy_context(vnic, ctx).map(done),
             Command::CreateMr { vnic, mr } => {
                 let vnic = self.world.vnic_mut(vnic)?;
-                let key = vnic.keys.create(mr, &vnic.memory, &mut self.random)?;
+                let key = vnic.keys.create(mr, &mut self.random)?;
                 Ok(Reply::MrCreated { lkey: Lkey(key), rkey: Rkey(key) })
             }
             Command::DestroyMr { vnic, mr } => {

@@ -92,22 +92,6 @@ impl GuestMemory {
         Some(unsafe { Span::new(region.host.add(offset as usize), len) })
     }
 
-    /// Whether all of `gpa .. gpa + len` is memory. Adjacent regions may share it.
-    pub fn covers(&self, gpa: u64, len: u64) -> bool {
-        let (mut gpa, mut len) = (gpa, len);
-        while len > 0 {
-            let Some(span) = self.span_up_to(Gpa(gpa), usize::try_from(len).unwrap_or(usize::MAX)) else {
-                return false;
-            };
-            len -= span.len() as u64;
-            match gpa.checked_add(span.len() as u64) {
-                Some(next) => gpa = next,
-                None => return len == 0,
-            }
-        }
-        true
-    }
-
     /// Fails with the first page of a list of ring or doorbell pages that is not memory.
     pub fn check_pages(&self, pages: &[u64]) -> Result<(), DriverError> {
         let good = |page: u64| page % PAGE_BYTES == 0 && self.span(Gpa(page), PAGE_BYTES as usize).is_some();
@@ -195,10 +179,6 @@ mod tests {
         assert!(m.span(Gpa(0x1000), 0x1000).is_some());
         assert!(m.span(Gpa(0x1001), 0x1000).is_none());
         assert_eq!(m.span_up_to(Gpa(0x1ffe), 100).unwrap().len(), 2);
-        assert!(m.covers(0x1000, 0x2000));
-        assert!(!m.covers(0x1000, 0x2001));
-        assert!(!m.covers(0x8800, u64::MAX));
-        assert!(!m.covers(u64::MAX, 2));
         assert!(m.check_pages(&[0x1000, 0x8000]).is_ok());
         assert!(matches!(m.check_pages(&[0x1000, 0x3000]), Err(DriverError::BadAddress(0x3000))));
         assert!(matches!(m.check_pages(&[0x1008]), Err(DriverError::BadAddress(0x1008))));
