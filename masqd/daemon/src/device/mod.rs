@@ -12,6 +12,8 @@
 //! attached to the RNIC; when it leaves, everything of the guest's is gone, and the next one gets a new epoch.
 
 mod channel;
+mod conversation;
+mod front;
 mod guest;
 mod inbox;
 mod memory;
@@ -19,10 +21,15 @@ mod poller;
 mod queues;
 mod ring;
 mod serve;
+/// The session's tests bring a driver and an RNIC that keeps books.
+#[cfg(test)]
+#[path = "../../../control/tests/common/mod.rs"]
+mod session_support;
 mod throttle;
 mod vhost;
 mod vring;
 
+pub use conversation::serve_front_end;
 pub use inbox::{Inbox, Message};
 use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
 pub use serve::Device;
