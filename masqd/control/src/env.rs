@@ -21,6 +21,12 @@ pub struct Env<'a> {
 pub trait GuestMemory {
     /// Fills `buf` from guest-physical address `gpa`, or fails when any byte lies outside the guest's memory.
     fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError>;
+
+    /// Whether all of `gpa .. gpa + len` is the guest's memory. Only for early refusals: what can be accessed is found
+    /// again at each access. By default everything is.
+    fn holds(&self, _gpa: u64, _len: u64) -> bool {
+        true
+    }
 }
 
 /// Guest memory does not hold all of an address range.

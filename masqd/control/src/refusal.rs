@@ -284,6 +284,9 @@ pub enum Reason {
         /// The underlay address now.
         to: IpAddr,
     },
+    /// The vNIC is taken away from the host.
+    #[error("the vNIC has been taken away from this host")]
+    Withdrawn,
     /// All QPNs of the vNIC's blocks are in use.
     #[error("all QPNs of the vNIC are in use")]
     NoQpn,
@@ -315,7 +318,7 @@ impl Reason {
             Reason::BadAddress { .. } => Errno::EFAULT,
             Reason::SpoofedGid { .. } | Reason::Denied(_) => Errno::EACCES,
             Reason::SourceGid { .. } => Errno::EADDRNOTAVAIL,
-            Reason::Unreachable(_) | Reason::Moved { .. } => Errno::EHOSTUNREACH,
+            Reason::Unreachable(_) | Reason::Moved { .. } | Reason::Withdrawn => Errno::EHOSTUNREACH,
             Reason::ForeignQpn { .. } => Errno::ENXIO,
             Reason::TooManyWaiting(_) => Errno::EAGAIN,
             Reason::Rnic { errno, .. } => *errno,
@@ -351,11 +354,12 @@ impl Reason {
             Reason::Moved { .. } => 19,
             Reason::NoQpn => 20,
             Reason::TooFast(_) => 21,
+            Reason::Withdrawn => 22,
         }
     }
 }
 
-const LABELS: [&str; 22] = [
+const LABELS: [&str; 23] = [
     "malformed",
     "unsupported",
     "stale_epoch",
@@ -378,6 +382,7 @@ const LABELS: [&str; 22] = [
     "moved",
     "no_qpn",
     "too_fast",
+    "withdrawn",
 ];
 
 /// How often each reason has been given.

@@ -11,6 +11,7 @@ use masq_driver::{RnicDriver, VnicId};
 use masq_model::Endpoint;
 use masq_rnic::limits;
 use masq_types::{Gid, Mtu};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{Notify, mpsc};
 
 use crate::device::Inbox;
@@ -231,7 +232,7 @@ impl Refresher {
     }
 }
 
-/// Shuts connections down on which a blocking exchange takes too long. Reading and writing timeouts of the
+/// Shuts connections down whose other end keeps masqd waiting. Reading and writing timeouts of the
 /// socket do not help: crate `vhost` tries again after each.
 #[derive(Clone, Debug)]
 pub struct Watchdog(tokio::runtime::Handle);
@@ -240,20 +241,44 @@ pub struct Watchdog(tokio::runtime::Handle);
 #[derive(Debug)]
 pub struct Watched(tokio::task::JoinHandle<()>);
 
+/// What a thread waits for on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// Bytes to read.
+    Message,
+    /// Room to write.
+    Room,
+}
+
 impl Watchdog {
     /// A watchdog whose timers run on `runtime`.
     pub fn new(runtime: tokio::runtime::Handle) -> Self {
         Watchdog(runtime)
     }
 
-    /// Shuts `connection` down after `patience`, unless what this returns is dropped before.
-    pub fn watch(&self, connection: Arc<UnixStream>, patience: Duration) -> Watched {
+    /// Shuts `connection` down when it has kept somebody waiting for `patience`, unless what this returns is dropped before.
+    /// While there is what is awaited, it is masqd that is late, and the other end gets as much time again.
+    pub fn watch(&self, connection: Arc<UnixStream>, awaited: Awaited, patience: Duration) -> Watched {
         Watched(self.0.spawn(async move {
-            tokio::time::sleep(patience).await;
+            loop {
+                tokio::time::sleep(patience).await;
+                if !is_ready(&connection, awaited) {
+                    break;
+                }
+            }
             // It may be down already.
             let _ = connection.shutdown(std::net::Shutdown::Both);
         }))
     }
+}
+
+fn is_ready(connection: &UnixStream, awaited: Awaited) -> bool {
+    let flags = match awaited {
+        Awaited::Message => PollFlags::IN,
+        Awaited::Room => PollFlags::OUT,
+    };
+    let mut fds = [PollFd::new(connection, flags)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 impl Drop for Watched {

@@ -1,6 +1,6 @@
 //! Makes this host serve exactly the vNICs that the desired state gives it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use masq_control::store::{Change, Store, Transaction};
 use masq_control::{Identity, Link, Settings};
 use masq_model::{HostState, Object, Vnic};
 use masq_model::api::{LinkStatus, VnicState, VnicStatus};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::device::{Device, Message, Report};
@@ -30,9 +30,15 @@ const DEVICES: &str = "devices";
 const PUBLISHING: &str = "publishing";
 const DESIRED: &str = "desired state";
 
-/// The devices of this host, by the names of their vNICs.
+/// The devices of this host.
 #[derive(Default)]
-pub struct Devices(Mutex<BTreeMap<String, Running>>);
+pub struct Devices {
+    running: Mutex<BTreeMap<String, Running>>,
+    /// vNICs whose devices are being taken away from their guests.
+    leaving: Mutex<BTreeSet<String>>,
+    /// One of them has left.
+    left: Notify,
+}
 
 struct Running {
     device: Device,
@@ -75,6 +81,7 @@ impl Supervisor {
                 changed = self.changed.changed() => if changed.is_err() { return },
                 () = self.underlay.changed() => {}
                 () = self.host.taken.changed() => {}
+                () = self.devices.left.notified() => {}
                 () = tokio::time::sleep(RETRY_INTERVAL), if !settled => {}
             }
         }
@@ -83,7 +90,7 @@ impl Supervisor {
     /// One round; whether everything is as it should be.
     async fn reconcile(&mut self, realiser: &Realiser) -> bool {
         let Some(addresses) = self.host_addresses() else {
-            self.devices.stop_all_but(|_| false).await;
+            self.devices.withdraw_all_but(|_| false);
             return true;
         };
         let usable = self.look_at_underlay(&addresses).await;
@@ -93,8 +100,7 @@ impl Supervisor {
         let mut settled = usable && self.publish(realiser).await;
         let wanted = self.wanted();
         self.devices
-            .stop_all_but(|running| wanted.iter().any(|(w, _)| same_device(w, &running.identity)))
-            .await;
+            .withdraw_all_but(|running| wanted.iter().any(|(w, _)| same_device(w, &running.identity)));
         for (identity, settings) in wanted {
             settled &= self.serve(identity, settings);
         }
@@ -103,6 +109,10 @@ impl Supervisor {
 
     /// Waits until all devices have dealt with what is desired up to `revision`, and publishes that; whether it could be.
     async fn tell_progress(&self, revision: u64) -> bool {
+        if !self.devices.leaving().is_empty() {
+            // The end of the last one brings the next round.
+            return true;
+        }
         if tokio::time::timeout(SETTLE_PATIENCE, self.host.router.settle()).await.is_err() {
             self.health.problem(DEVICES, "one does not answer, so what is desired may not be in force everywhere");
             return false;
@@ -207,6 +217,10 @@ impl Supervisor {
             return true;
         }
         let name = identity.vnic.clone();
+        if self.devices.leaving().contains(&name) {
+            // Its end brings the next round.
+            return false;
+        }
         let socket = socket_path(&self.run_dir, &name);
         match Device::start(&name, socket.clone(), self.host.clone()) {
             Ok(device) => {
@@ -241,7 +255,11 @@ pub fn socket_path(run_dir: &Path, vnic: &str) -> PathBuf {
 
 impl Devices {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Running>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaving(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_empty(&self) -> bool {
@@ -252,29 +270,44 @@ impl Devices {
         self.lock().values().for_each(|r| r.device.inbox().push(message()));
     }
 
-    /// Stops the devices that `keep` does not name, all at the same time, and waits for their ends.
-    async fn stop_all_but(&self, keep: impl Fn(&Running) -> bool) {
-        let ending: Vec<Running> = {
-            let mut devices = self.lock();
-            let names: Vec<String> =
-                devices.iter().filter(|(_, r)| !keep(r)).map(|(n, _)| n.clone()).collect();
-            names.iter().filter_map(|name| devices.remove(name)).collect()
+    /// Takes the devices that `keep` does not name away from their guests, without waiting for their ends.
+    fn withdraw_all_but(self: &Arc<Self>, keep: impl Fn(&Running) -> bool) {
+        let ending = {
+            let mut running = self.lock();
+            let (kept, ending): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                std::mem::take(&mut *running).into_iter().partition(|(_, r)| keep(r));
+            *running = kept;
+            ending
         };
-        let ends = ending.into_iter().map(|running| {
-            info!(vnic = running.identity.vnic, "vNIC is no longer served");
+        for (name, running) in ending {
+            info!(vnic = name, "vNIC is no longer served");
+            self.leaving().insert(name.clone());
+            let devices = self.clone();
             // Waits for the device's thread.
-            tokio::task::spawn_blocking(move || running.device.stop())
-        });
+            let end = tokio::task::spawn_blocking(move || running.device.withdraw());
+            tokio::spawn(async move {
+                if let Err(e) = end.await {
+                    warn!(vnic = name, "taking a device away failed: {e}");
+                }
+                devices.leaving().remove(&name);
+                devices.left.notify_one();
+            });
+        }
+    }
+
+    /// Stops all devices at the same time, waits for their ends, and removes their sockets.
+    pub async fn stop_all(&self) {
+        let ending = std::mem::take(&mut *self.lock());
+        // Each waits for the device's thread.
+        let ends = ending.into_values().map(|r| tokio::task::spawn_blocking(move || r.device.stop()));
         for end in ends.collect::<Vec<_>>() {
             if let Err(e) = end.await {
                 warn!("stopping a device failed: {e}");
             }
         }
-    }
-
-    /// Stops all devices and removes their sockets.
-    pub async fn stop_all(&self) {
-        self.stop_all_but(|_| false).await;
+        while !self.leaving().is_empty() {
+            self.left.notified().await;
+        }
     }
 
     /// How each vNIC of this host is, with what its device tells.

@@ -101,6 +101,36 @@ fn a_front_end_that_falls_silent_in_a_message_is_dropped_alone() {
 }
 
 #[test]
+fn a_front_end_is_not_to_blame_for_what_takes_masqd_long() {
+    use std::io::{Read, Write};
+    let host = Host::start();
+    let (rnic, socket) = (host.rnic.clone(), host.socket("blue-1"));
+    let gate = rnic.memory_gate.lock().unwrap();
+    let slow = std::thread::spawn(move || Device::connect(&socket, RAM));
+    eventually("a memory table", || rnic.books.lock().unwrap().memory_tables == 1);
+    // Longer than masqd waits for a front end: one that began to be silent later has been disconnected.
+    eventually("the socket", || host.socket("red-1").exists());
+    let mut silent = UnixStream::connect(host.socket("red-1")).unwrap();
+    silent.write_all(&[1, 0, 0]).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
+    assert!(!slow.is_finished());
+    drop(gate);
+    init(&slow.join().unwrap().expect("its request is answered")).unwrap();
+}
+
+#[test]
+fn a_front_end_that_takes_no_answers_is_dropped() {
+    use std::io::Write;
+    let host = Host::start();
+    eventually("the socket", || host.socket("blue-1").exists());
+    let mut deaf = UnixStream::connect(host.socket("blue-1")).unwrap();
+    // VHOST_USER_GET_FEATURES, again and again, until the answers fill the socket and masqd hangs up.
+    let get_features = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+    while deaf.write_all(&get_features).is_ok() {}
+    init(&Device::connect(&host.socket("blue-1"), RAM).unwrap()).unwrap();
+}
+
+#[test]
 fn malformed_requests_are_answered_or_dropped_and_the_queue_goes_on() {
     let host = Host::start();
     let guest = Device::connect(&host.socket("blue-1"), RAM).unwrap();
@@ -286,11 +316,43 @@ fn devices_follow_the_desired_state() {
             "[[host]]\nname = \"h2\"\nunderlay = [\"127.0.0.2\"]\n\n[[vpc]]\nname = \"red\"",
         );
     common::put(&host.api(), "/v1/desired", "application/toml", &text);
-    eventually("the end of a device that moved away", || !host.socket("red-1").exists());
-    assert!(guest.read_config().is_err(), "its guest has been disconnected");
+    eventually("the end of a device that moved away", || guest.read_config().is_err());
+    assert!(!host.socket("red-1").exists());
     assert!(host.socket("blue-1").exists());
     common::put(&host.api(), "/v1/desired", "application/toml", DESIRED);
     eventually("its return", || host.socket("red-1").exists());
+}
+
+#[test]
+fn a_guest_is_told_when_its_vnic_is_taken_away() {
+    let host = Host::start();
+    let mut guest = Device::connect(&host.socket("blue-1"), RAM).unwrap();
+    let other = Device::connect(&host.socket("red-1"), RAM).unwrap();
+    init(&guest).unwrap();
+    create_context(&guest);
+    let (without, _) = DESIRED.split_once("[[vnic]]").unwrap();
+    let red = DESIRED.split("[[vnic]]").nth(2).unwrap();
+    common::put(&host.api(), "/v1/desired", "application/toml", &format!("{without}[[vnic]]{red}"));
+    // The port goes down first, while all else still works.
+    eventually("the port's end", || guest.read_config().unwrap().link_state == vrdma_abi::config::LINK_DOWN);
+    assert!(guest.next_async_event(Duration::ZERO).is_none());
+    assert_eq!(host.rnic.books.lock().unwrap().objects, 1);
+    init(&other).unwrap();
+    let event = guest.next_async_event(Duration::from_secs(5)).unwrap();
+    assert_eq!((event.kind, event.epoch), (vrdma_abi::event::EVENT_DEVICE_FATAL, guest.config.epoch));
+    assert_eq!(host.rnic.books.lock().unwrap().objects, 0, "by then nothing of the guest's is used any more");
+    assert!(!host.socket("blue-1").exists());
+    eventually("the end of the connection", || guest.read_config().is_err());
+    assert_eq!(host.rnic.books.lock().unwrap().vnics.len(), 1);
+    // It comes back, also when it does so at once.
+    for _ in 0..2 {
+        common::put(&host.api(), "/v1/desired", "application/toml", DESIRED);
+        let again = Device::connect_with(&host.socket("blue-1"), guest.ram.clone()).unwrap();
+        assert_ne!(again.config.epoch, guest.config.epoch);
+        init(&again).unwrap();
+        common::put(&host.api(), "/v1/desired", "application/toml", &format!("{without}[[vnic]]{red}"));
+    }
+    init(&other).unwrap();
 }
 
 #[test]

@@ -117,7 +117,8 @@ pub enum Command {
         /// The context.
         ctx: CtxHandle,
     },
-    /// A memory region. Replies [`Reply::MrCreated`](crate::Reply::MrCreated).
+    /// A memory region. Replies [`Reply::MrCreated`](crate::Reply::MrCreated). That a page lies outside the guest's memory, or is
+    /// not aligned, is found when it is accessed, and fails that access.
     CreateMr {
         /// The device.
         vnic: VnicId,

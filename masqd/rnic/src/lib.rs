@@ -11,8 +11,8 @@
 //!
 //! # What it needs of its host
 //!
-//! - Guest memory in memfds that are sealed against shrinking (QEMU: `memory-backend-memfd,share=on,seal=on`). Huge pages are
-//!   not supported yet, because QEMU cuts its regions without regard to them.
+//! - Guest memory in memfds that are sealed against shrinking (QEMU: `memory-backend-memfd,share=on,seal=on`), also of huge
+//!   pages (`hugetlb=on`). A page that cannot be had costs its guest the device, and nobody else anything.
 //! - Large socket buffers: CAP_NET_ADMIN, or `net.core.rmem_max` and `wmem_max` of some MiB. With
 //!   the default of 208 KiB a burst of trains is lost in the receiving socket and sent again.
 //! - UDP port 4791 of each underlay address; source ports 0xc000 to 0xffff, else connections share source port 4791.
@@ -44,5 +44,6 @@ mod vnic;
 
 pub use config::RnicConfig;
 pub use engine::{Engine, Waker};
+pub use memory::{Guard, GuardError, page_bytes};
 pub use rnic::{Rnic, THREAD_NAME};
 pub use udp::FaultInjection;

@@ -36,3 +36,59 @@ pub const MAX_CQS: u32 = 65_536;
 pub const MAX_QPS: u32 = 65_536;
 /// Virtqueue sizes that are accepted.
 pub const MAX_VIRTQUEUE_SIZE: u16 = 1024;
+
+/// Send requests, taken out of rings and not done, whose memory the queue pairs of a vNIC keep together, besides one of each
+/// queue pair: about 64 MiB. One queue pair keeps at most as many as its send queue has entries and its send window
+/// has packets (1024 of about 1 KiB each), and [`may_hold`] less when the vNIC's others keep many. With one request of each
+/// of [`MAX_QPS`], a vNIC's bound is 131,072 requests, or 128 MiB.
+pub const MAX_HELD_REQUESTS: usize = 65_536;
+
+/// Whether a queue pair that keeps `own` send requests may keep one more beside the `others` of its vNIC: when it has
+/// none, and while it has less than an eighth of what is left of [`MAX_HELD_REQUESTS`] (a dynamic threshold, as of
+/// shared switch buffers). `n` busy queue pairs get about `MAX_HELD_REQUESTS / (n + 8)` each, whoever comes first.
+pub(crate) fn may_hold(others: usize, own: usize) -> bool {
+    const SHARE: usize = 8;
+    own == 0 || own < MAX_HELD_REQUESTS.saturating_sub(others.saturating_add(own)) / SHARE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Greedy queue pairs that never give anything back, in the worst order.
+    #[test]
+    fn held_requests_are_bounded_and_nobody_gets_none() {
+        for count in [1usize, 10, 64, 1000, 16_384, MAX_QPS as usize] {
+            let mut held = vec![0usize; count];
+            let mut total = 0;
+            for own in &mut held {
+                while *own < 1024 && may_hold(total - *own, *own) {
+                    *own += 1;
+                    total += 1;
+                }
+            }
+            assert!(total <= MAX_HELD_REQUESTS + count, "{count}: {total}");
+            assert!(held.iter().all(|own| *own >= 1));
+            assert!(count > 50 || held.iter().all(|own| *own == 1024), "few are not bounded");
+        }
+    }
+
+    /// Who came first gives way, as its requests get done.
+    #[test]
+    fn busy_queue_pairs_end_up_with_like_shares() {
+        let mut held = vec![0usize; 1000];
+        let mut total = 0;
+        for _ in 0..3000 {
+            for own in &mut held {
+                // One is done; take as many as may be had.
+                let done = (*own).min(1);
+                (*own, total) = (*own - done, total - done);
+                while *own < 1024 && may_hold(total - *own, *own) {
+                    (*own, total) = (*own + 1, total + 1);
+                }
+            }
+        }
+        let fair = MAX_HELD_REQUESTS / (held.len() + 8);
+        assert!(held.iter().all(|h| h.abs_diff(fair) <= fair / 10 + 1), "{:?}", held.iter().max());
+    }
+}

@@ -50,6 +50,8 @@ pub struct Vnic {
     pub cqs: CqTable,
     /// Its queue pairs.
     pub qps: FxHashMap<QpHandle, QpKey>,
+    /// Send requests whose memory its queue pairs keep.
+    pub held_requests: usize,
     /// Queue pairs that have something to do.
     pub ready: VecDeque<QpKey>,
     /// Bytes that may still be moved in this round, or that were moved too many.
@@ -104,6 +106,7 @@ impl Vnic {
             keys: KeyTable::default(),
             cqs: CqTable::default(),
             qps: FxHashMap::default(),
+            held_requests: 0,
             ready: VecDeque::new(),
             deficit: 0,
             scheduled: false,

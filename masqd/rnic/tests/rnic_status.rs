@@ -546,3 +546,60 @@ fn a_message_begins_again_with_a_new_connection() {
     assert_eq!((c.wr_id, c.status, c.byte_len), (20, WC_SUCCESS, MR as u32));
     assert!(t.b.read(t.b_mr.gpa, MR as usize) == pattern(MR as usize, 5));
 }
+
+/// A region may name pages that are no guest memory: whoever reaches one gets an error, and nothing is touched.
+#[test]
+fn pages_of_a_region_outside_guest_memory_fail_the_access() {
+    type Region = fn(&Guest, &Mr) -> PageList;
+    let outside: [Region; 3] = [
+        |_, mr| PageList { shift: 12, pages: vec![mr.gpa, BASE + (64 << 20)] },
+        |_, mr| PageList { shift: 12, pages: vec![mr.gpa, u64::MAX - 0xfff] },
+        |_, mr| PageList { shift: 12, pages: vec![mr.gpa, u64::MAX] },
+    ];
+    let create = |t: &mut Two, b_side: bool, region: Region| {
+        let (guest, whole) = if b_side { (&mut t.b, &t.b_mr) } else { (&mut t.a, &t.a_mr) };
+        let mr = MrAttr {
+            mr: MrHandle(guest.handle()),
+            pd: PD,
+            access: all_access(),
+            iova: whole.gpa,
+            length: 2 * PAGE,
+            pages: region(guest, whole),
+        };
+        let handle = mr.mr;
+        match t.net.execute(0, Command::CreateMr { vnic: guest.id, mr }) {
+            Ok(Reply::MrCreated { lkey, .. }) => Mr { gpa: whole.gpa, key: lkey.0, handle },
+            other => panic!("{other:?}"),
+        }
+    };
+    for region in outside {
+        for opcode in [SEND_OP_RDMA_WRITE, SEND_OP_RDMA_READ, SEND_OP_FETCH_ADD] {
+            let mut t = two(Options::default());
+            let mr = create(&mut t, true, region);
+            let r = match opcode {
+                SEND_OP_FETCH_ADD => atomic(&mr, PAGE),
+                _ => to(&mr, PAGE, request(opcode, 1)),
+            };
+            let before = (t.a.read(t.a_mr.gpa, MR as usize), t.b.read(t.b_mr.gpa, MR as usize));
+            let data = sge(&t.a_mr, 0, 8);
+            t.expect_failure(&r, &[data], WC_REM_OP_ERR);
+            t.expect_peer_failed(Some(QpFault::Fatal));
+            assert!((t.a.read(t.a_mr.gpa, MR as usize), t.b.read(t.b_mr.gpa, MR as usize)) == before);
+        }
+        for opcode in [SEND_OP_RDMA_WRITE, SEND_OP_RDMA_READ] {
+            let mut t = two(Options::default());
+            let mr = create(&mut t, false, region);
+            let before = (t.a.read(t.a_mr.gpa, MR as usize), t.b.read(t.b_mr.gpa, MR as usize));
+            let r = to(&t.b_mr, 0, request(opcode, 1));
+            t.expect_failure(&r, &[sge(&mr, PAGE, 8)], WC_LOC_PROT_ERR);
+            assert!((t.a.read(t.a_mr.gpa, MR as usize), t.b.read(t.b_mr.gpa, MR as usize)) == before);
+        }
+        // As a receive.
+        let mut t = two(Options::default());
+        let mr = create(&mut t, true, region);
+        t.b.post_recv(&mut t.b_qp, 5, &[sge(&mr, PAGE, 8)]);
+        let data = sge(&t.a_mr, 0, 8);
+        t.expect_failure(&request(SEND_OP_SEND, 1), &[data], WC_REM_OP_ERR);
+        assert_eq!(wait(&mut t.net, &mut t.b_cq).status, WC_LOC_PROT_ERR);
+    }
+}

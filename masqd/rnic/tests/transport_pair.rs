@@ -112,6 +112,28 @@ fn the_window_is_kept_and_its_last_packet_asks() {
     assert_eq!(succeeded(&pair, 0, WorkQueue::Send), [1]);
 }
 
+/// No more requests are taken out of the ring than may be held, and one always may; the rest follows.
+#[test]
+fn held_requests_are_bounded() {
+    for (max_requests, hold_at_most, expected) in
+        [(4, None, 4), (0, None, 1), (u32::MAX, Some(3), 3), (u32::MAX, Some(0), 1), (2, Some(7), 2)]
+    {
+        let mut pair = Pair::with_memory(&tuned(RcConfig { max_requests, ..RcConfig::default() }));
+        pair.world(0).hold_at_most = hold_at_most;
+        pair.deaf[0] = true;
+        for wr_id in 0..20 {
+            pair.post_send(0, send(SendOp::Write, wr_id, 8));
+        }
+        pair.pump();
+        assert_eq!((pair.world(0).sq.len(), pair.ends[0].qp.buffers()), (20 - expected, expected));
+        assert_eq!(pair.sent_to(1).len(), expected);
+        pair.deaf[0] = false;
+        pair.run();
+        assert_eq!(succeeded(&pair, 0, WorkQueue::Send), (0..20).collect::<Vec<_>>());
+        assert!(pair.ends[0].qp.buffers() <= expected.min(4));
+    }
+}
+
 /// READs are asked for in pieces, never more at once than agreed.
 #[test]
 fn reads_are_limited() {

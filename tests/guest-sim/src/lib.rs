@@ -13,7 +13,7 @@ pub mod suite;
 pub mod verbs;
 mod virtqueue;
 
-pub use cluster::{Cluster, Layout, LogTails, VnicSpec, allow};
+pub use cluster::{Cluster, Layout, LogTails, VnicSpec};
 pub use control::{ControlError, ControlQueue};
 pub use device::{Device, Error};
 pub use forge::Forger;

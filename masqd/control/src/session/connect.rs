@@ -103,6 +103,16 @@ impl Session {
         touched: &Touched,
     ) -> Vec<Revocation> {
         let judged = self.conntrack.reevaluate(touched, |c| self.judge(directory, c));
+        self.revoke(rnic, judged)
+    }
+
+    /// Has all connections revoked, because the vNIC is taken away.
+    pub fn revoke_all(&mut self, rnic: &dyn RnicDriver) -> Vec<Revocation> {
+        let all = self.conntrack.iter().map(|(qp, _)| (qp, Reason::Withdrawn)).collect();
+        self.revoke(rnic, all)
+    }
+
+    fn revoke(&mut self, rnic: &dyn RnicDriver, judged: Vec<(QpHandle, Reason)>) -> Vec<Revocation> {
         let mut revocations = Vec::new();
         for (qp, reason) in judged {
             let Some(connection) = self.conntrack.get(qp).cloned() else { continue };

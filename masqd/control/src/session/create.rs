@@ -120,6 +120,7 @@ impl Session {
         let cost = cost(Resource::Mrs, &[r.pages]);
         let reply = self.paying(&cost, |s| {
             let pages = pages::read(env.memory, &r.pages, "the region")?;
+            pages::check_held(env.memory, &pages, "the region")?;
             let mr = MrAttr { mr, pd, access, iova: r.iova, length: r.length, pages };
             let reply = env.rnic.execute(Command::CreateMr { vnic: s.config.id, mr })?;
             driver_reply!(reply, masq_driver::Reply::MrCreated { lkey, rkey } => {

@@ -78,6 +78,19 @@ pub(super) fn read(
     Ok(PageList { shift: table.page_shift, pages })
 }
 
+/// Refuses a list with a page that is not the guest's memory. The RNIC finds that only when the page is accessed.
+pub(super) fn check_held(
+    memory: &dyn GuestMemory,
+    list: &PageList,
+    what: &'static str,
+) -> Result<(), Reason> {
+    let size = 1u64 << list.shift;
+    match list.pages.iter().find(|page| !memory.holds(**page, size)) {
+        Some(page) => Err(Reason::BadAddress { what: what.into(), address: *page }),
+        None => Ok(()),
+    }
+}
+
 /// Reads `entries` addresses from as many of `tables` as hold them.
 fn read_level(
     memory: &dyn GuestMemory,
@@ -146,6 +159,10 @@ mod tests {
             }
             Ok(())
         }
+
+        fn holds(&self, gpa: u64, _len: u64) -> bool {
+            self.tables.contains_key(&gpa)
+        }
     }
 
     fn table(addr: u64, count: u32, levels: u8) -> PageTable {
@@ -200,6 +217,15 @@ mod tests {
         assert!(bad(list(&m, &table(0xff00_0000, 1, 1))));
         assert!(bad(list(&m, &table(0x1000, 1, 2))), "the lower table");
         assert!(bad(list(&m, &table(u64::MAX - 4095, 1, 0))));
+    }
+
+    #[test]
+    fn a_page_that_is_not_the_guests_is_refused_by_name() {
+        let m = Pages::default().with(0x1000, []).with(0x2000, []);
+        let list = |pages: &[u64]| PageList { shift: 12, pages: pages.to_vec() };
+        assert_eq!(check_held(&m, &list(&[0x2000, 0x1000]), "the region"), Ok(()));
+        let refused = check_held(&m, &list(&[0x2000, 0x3000]), "the region");
+        assert!(matches!(refused, Err(Reason::BadAddress { address: 0x3000, .. })), "{refused:?}");
     }
 
     #[test]

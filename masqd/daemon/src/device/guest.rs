@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use masq_control::{
-    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Session, SessionConfig, Settings,
+    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Revocation, Session, SessionConfig, Settings,
     Ticket, config_space,
 };
 use masq_driver::{Command, DriverError, Event, VnicId};
@@ -14,7 +14,7 @@ use masq_policy::conntrack::Touched;
 use masq_policy::quota::Resource;
 use tracing::{debug, info, warn};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 use vrdma_abi::config::{Config, QUEUE_CONTROL, QUEUE_EVENTS};
 use vrdma_abi::event::AsyncEvent;
 use zerocopy::IntoBytes;
@@ -61,6 +61,8 @@ pub(super) struct Guest {
     dead: bool,
     /// Whoever waits for this guest learns that it has settled when these are dropped: after the RNIC knows it no more.
     settled: Vec<Settled>,
+    /// The vNIC is taken away: its port stays down.
+    withdrawn: bool,
 }
 
 /// Why a guest cannot be attached.
@@ -77,6 +79,10 @@ struct RamReader(Arc<Mapped>);
 impl GuestMemory for RamReader {
     fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
         self.0.read_slice(buf, GuestAddress(gpa)).map_err(|_| MemoryError(gpa))
+    }
+
+    fn holds(&self, gpa: u64, len: u64) -> bool {
+        usize::try_from(len).is_ok_and(|len| self.0.check_range(GuestAddress(gpa), len))
     }
 }
 
@@ -129,6 +135,7 @@ impl Guest {
             throttle: Throttle::default(),
             dead: false,
             settled: Vec::new(),
+            withdrawn: false,
         };
         guest.host.rnic.execute(attach)?;
         Ok(guest)
@@ -136,7 +143,7 @@ impl Guest {
 
     /// Whether the front end has to be disconnected.
     pub(super) fn is_dead(&self) -> bool {
-        self.dead
+        self.dead || self.ram.is_poisoned()
     }
 
     pub(super) fn has_protocol_feature(&self, feature: VhostUserProtocolFeatures) -> bool {
@@ -188,6 +195,29 @@ impl Guest {
         self.dead |= !report.failures.is_empty();
     }
 
+    /// The vNIC is taken away: the guest sees its port go down.
+    pub(super) fn withdraw(&mut self) {
+        self.withdrawn = true;
+        self.set_link(self.link);
+        let host = self.host.clone();
+        let revoked = self.session.revoke_all(&*host.rnic);
+        self.tell_revoked(revoked);
+    }
+
+    /// The end of a guest whose vNIC has been taken away: nothing of it stays in the RNIC, and then it is told so.
+    pub(super) fn take_leave(&mut self) {
+        let reason = "the vNIC has been taken away from this host";
+        let told = self.session.handle_event(&Event::VnicFatal { vnic: self.vnic, reason: reason.into() });
+        let report = self.session.reset(&*self.host.rnic);
+        self.waiting.clear();
+        info!(vnic = %self.name, reaped = report.reaped, "{reason}");
+        // What is left ends with the attachment; a guest that was told already might use its memory for other things before.
+        if report.failures.is_empty() {
+            self.backlog.extend(told);
+            self.deliver_events();
+        }
+    }
+
     /// A kick on one of masqd's own queues, or anything else that may have made something available.
     pub(super) fn kicked(&mut self, index: u16) {
         if let Some(Vring { kick: Kick::Eventfd(kick), .. }) = self.vrings.get(usize::from(index)) {
@@ -201,7 +231,7 @@ impl Guest {
         }
     }
 
-    /// A message from the rest of masqd. Stopping is the caller's.
+    /// A message from the rest of masqd. How the device ends is the caller's.
     pub(super) fn message(&mut self, message: Message) {
         match message {
             Message::Rnic(event) => self.rnic_event(&event),
@@ -217,7 +247,8 @@ impl Guest {
                 // Whoever asked may have lost patience.
                 let _ = reply.send(self.report());
             }
-            Message::Stop => {}
+            // The conversation's.
+            Message::Withdraw | Message::Stop => {}
         }
     }
 
@@ -225,7 +256,13 @@ impl Guest {
     pub(super) fn reevaluate(&mut self, touched: &Touched) {
         let host = self.host.clone();
         let directory = host.directory.read();
-        for revoked in self.session.reevaluate(&directory, &*host.rnic, touched) {
+        let revoked = self.session.reevaluate(&directory, &*host.rnic, touched);
+        drop(directory);
+        self.tell_revoked(revoked);
+    }
+
+    fn tell_revoked(&mut self, revocations: Vec<Revocation>) {
+        for revoked in revocations {
             let c = &revoked.connection;
             warn!(
                 vpc = %self.session.identity().vpc,
@@ -381,13 +418,15 @@ impl Guest {
         match index {
             QUEUE_CONTROL => {
                 self.control = None;
-                self.waiting.clear();
+                // The answers have nowhere to go, but the session is to forget the requests as well.
+                self.resolve_all();
             }
             _ => self.events = None,
         }
     }
 
     fn set_link(&mut self, link: Link) {
+        let link = Link { up: link.up && !self.withdrawn, ..link };
         if std::mem::replace(&mut self.link, link) == link {
             return;
         }
@@ -472,5 +511,58 @@ impl Drop for Guest {
         }
         self.host.router.detach(self.vnic);
         self.host.taken.set(&self.name, Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use masq_driver::RnicDriver;
+    use vrdma_abi::control::{ModifyQp, OP_MODIFY_QP};
+
+    use super::*;
+    use crate::device::session_support::{self as support, FakeRnic, RTR_MASK, WORLD, directory, gid};
+    use crate::host::{Refresher, Watchdog};
+    use crate::router::Router;
+
+    /// Attaches and detaches; the rest is the session's.
+    struct Rnic(FakeRnic);
+
+    impl RnicDriver for Rnic {
+        fn execute(&self, command: Command) -> Result<masq_driver::Reply, DriverError> {
+            match command {
+                Command::AttachVnic { .. } | Command::DetachVnic { .. } => Ok(masq_driver::Reply::Done),
+                other => self.0.execute(other),
+            }
+        }
+    }
+
+    #[test]
+    fn requests_that_wait_are_forgotten_with_a_queue_that_breaks() {
+        let mut driver = support::Guest::ready("blue-1");
+        driver.base();
+        driver.qp_in_init(1);
+        let attr = driver.rtr_attr(gid("192.168.0.77"), driver.qpn_of("blue-2"));
+        let rtr = driver.bytes(OP_MODIFY_QP, &ModifyQp { qp: 1, mask: RTR_MASK, attr });
+
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        // Nobody reads the store again.
+        let (refresher, _misses) = Refresher::new();
+        let watchdog = Watchdog::new(runtime.handle().clone());
+        let router = Arc::new(Router::default());
+        let host = Arc::new(Host::new("h1".into(), Arc::new(Rnic(driver.rnic)), router, refresher, watchdog));
+        *host.directory.write() = directory(WORLD);
+        host.published.insert(host.directory.read().endpoint("blue-1").unwrap().clone());
+        let identity = host.identity(&host.directory.read(), "blue-1").unwrap();
+        let settings = host.directory.read().settings("blue-1");
+        let mut guest =
+            Guest::attach(identity, settings, host, Inbox::new().unwrap(), Arc::new(Poller::new().unwrap())).unwrap();
+        guest.session = driver.session;
+        // More often than requests may wait at the same time.
+        for round in 0..300 {
+            guest.request(Chain::of(rtr.clone()));
+            assert_eq!(guest.waiting.len(), 1, "the request of round {round} waits for the store");
+            guest.break_queue(QUEUE_CONTROL, &virtio_queue::Error::QueueNotReady.into());
+            assert!(guest.waiting.is_empty());
+        }
     }
 }

@@ -41,7 +41,9 @@ pub enum Message {
     MoreRequests,
     /// Tell how the device is.
     Report(oneshot::Sender<Report>),
-    /// End.
+    /// The vNIC is taken away: tell the guest, then end.
+    Withdraw,
+    /// End at once.
     Stop,
 }
 

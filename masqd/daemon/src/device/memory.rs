@@ -1,4 +1,5 @@
 //! A guest's memory, as the vhost-user front end hands it over.
+#![allow(unsafe_code)] // Says of mappings that they are whole, so that faults in them can be survived.
 
 use std::fs::File;
 use std::io;
@@ -6,16 +7,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use masq_driver::{Gpa, MemoryRegion};
+use masq_rnic::{Guard, GuardError, page_bytes};
 use rustix::fs::SealFlags;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+    MmapRegion,
+};
 
 /// masqd's own view of a guest's memory, for the queues that it serves itself.
 pub type Mapped = GuestMemoryMmap<()>;
 
 /// Most regions of one guest.
 pub const MAX_REGIONS: usize = 32;
-
-const PAGE_BYTES: u64 = vrdma_abi::config::PAGE_BYTES as u64;
 
 /// Where a region is: what a front end tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +53,13 @@ pub enum MemoryError {
         /// Size of the file.
         file_bytes: u64,
     },
-    /// An address or length is not a multiple of a page.
-    #[error("guest memory at {gpa:#x} does not consist of whole pages")]
+    /// An address, length or offset is not a multiple of a page.
+    #[error("guest memory at {gpa:#x} does not consist of whole pages of {page_bytes} bytes")]
     Unaligned {
         /// Where the region begins.
         gpa: u64,
+        /// Size of a page, or of a huge page of which the file consists.
+        page_bytes: u64,
     },
     /// There are too many regions.
     #[error("guest memory has more than {MAX_REGIONS} regions")]
@@ -68,6 +73,14 @@ pub enum MemoryError {
     /// Two regions overlap.
     #[error("guest memory regions overlap: {0}")]
     Overlap(#[from] vm_memory::GuestRegionCollectionError),
+    /// Accesses to it cannot be guarded.
+    #[error("guest memory at {gpa:#x}: {source}")]
+    Guard {
+        /// Where the region begins.
+        gpa: u64,
+        /// Why.
+        source: GuardError,
+    },
     /// The operating system refused.
     #[error("cannot map guest memory at {gpa:#x}: {source}")]
     Map {
@@ -82,6 +95,8 @@ pub enum MemoryError {
 #[derive(Clone, Debug, Default)]
 pub struct GuestRam {
     regions: Vec<(Place, Arc<File>)>,
+    /// Dropped before the mappings.
+    guards: Arc<Vec<Guard>>,
     mapped: Arc<Mapped>,
 }
 
@@ -94,7 +109,8 @@ impl GuestRam {
         regions.sort_by_key(|(place, _)| place.gpa);
         let maps = regions.iter().map(|(place, file)| map(place, file)).collect::<Result<Vec<_>, _>>()?;
         let mapped = if maps.is_empty() { Mapped::new() } else { Mapped::from_regions(maps)? };
-        Ok(GuestRam { regions, mapped: Arc::new(mapped) })
+        let guards = mapped.iter().map(guard).collect::<Result<Vec<_>, _>>()?;
+        Ok(GuestRam { regions, guards: Arc::new(guards), mapped: Arc::new(mapped) })
     }
 
     /// This memory and one region more.
@@ -115,6 +131,11 @@ impl GuestRam {
     /// masqd's mapping of it.
     pub fn mapped(&self) -> &Arc<Mapped> {
         &self.mapped
+    }
+
+    /// Whether a page of it could not be had; then it is not the guest's memory any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.guards.iter().any(Guard::is_poisoned)
     }
 
     /// The guest-physical address of one of the front end's own addresses.
@@ -142,8 +163,9 @@ impl GuestRam {
 fn map(place: &Place, file: &Arc<File>) -> Result<GuestRegionMmap<()>, MemoryError> {
     let gpa = place.gpa;
     let failed = |source: io::Error| MemoryError::Map { gpa, source };
-    if (gpa | place.len | place.offset) % PAGE_BYTES != 0 {
-        return Err(MemoryError::Unaligned { gpa });
+    let page_bytes = page_bytes(file).map_err(failed)?;
+    if (gpa | place.len | place.offset) % page_bytes != 0 {
+        return Err(MemoryError::Unaligned { gpa, page_bytes });
     }
     // Only memfds have seals at all; any other file is refused by the call.
     let seals = rustix::fs::fcntl_get_seals(file).unwrap_or(SealFlags::empty());
@@ -159,6 +181,12 @@ fn map(place: &Place, file: &Arc<File>) -> Result<GuestRegionMmap<()>, MemoryErr
         .map_err(|e| failed(io::Error::other(e)))?;
     GuestRegionMmap::new(region, GuestAddress(gpa))
         .ok_or_else(|| failed(io::Error::other("it ends beyond the address space")))
+}
+
+fn guard(region: &GuestRegionMmap<()>) -> Result<Guard, MemoryError> {
+    // SAFETY: all of a mapping that `GuestRam` keeps as long as its guards, or longer.
+    unsafe { Guard::new(region.as_ptr(), region.size()) }
+        .map_err(|source| MemoryError::Guard { gpa: region.start_addr().0, source })
 }
 
 #[cfg(test)]
@@ -203,6 +231,26 @@ mod tests {
             GuestRam::default().with(place(0, 0x1000, 0), plain),
             Err(MemoryError::NotSealed { gpa: 0 })
         ));
+    }
+
+    #[test]
+    fn huge_pages_come_whole() {
+        const HUGE: u64 = 2 << 20;
+        let huge = || {
+            let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+            let file = File::from(memfd_create("ram", flags).unwrap());
+            file.set_len(2 * HUGE).unwrap();
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            file
+        };
+        let none = GuestRam::default();
+        // Whether there are such pages shows when they are used.
+        let ram = none.with(place(0, 2 * HUGE, 0), huge()).unwrap();
+        assert!(!ram.is_poisoned());
+        for place in [place(0, HUGE + 0x1000, 0), place(0x1000, HUGE, 0), place(0, HUGE, 0x1000)] {
+            let e = none.with(place, huge()).unwrap_err();
+            assert!(matches!(e, MemoryError::Unaligned { page_bytes: HUGE, .. }), "{e}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! attached to the RNIC; when it leaves, everything of the guest's is gone, and the next one gets a new epoch.
 
 mod channel;
+mod conversation;
+mod front;
 mod guest;
 mod inbox;
 mod memory;
@@ -19,12 +21,17 @@ mod poller;
 mod queues;
 mod ring;
 mod serve;
+/// The session's tests bring a driver and an RNIC that keeps books.
+#[cfg(test)]
+#[path = "../../../control/tests/common/mod.rs"]
+mod session_support;
 mod throttle;
 mod vhost;
 mod vring;
 
+pub use conversation::serve_front_end;
 pub use inbox::{Inbox, Message, Settled};
-use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
+use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
 pub use serve::Device;
 use vrdma_abi::control;
 
@@ -70,4 +77,6 @@ pub struct Report {
     pub objects: ObjectCounts,
     /// Its guest's connections.
     pub connections: Vec<ConnectionStatus>,
+    /// What its guest has sent and received.
+    pub traffic: Traffic,
 }

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// What a device waits for.
@@ -61,10 +63,11 @@ impl Poller {
         Ok(epoll::delete(&self.0, fd)?)
     }
 
-    /// Waits until something is ready.
-    pub fn wait(&self) -> io::Result<Vec<Source>> {
+    /// Waits until something is ready, or `timeout` has passed.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Source>> {
         let mut events = Vec::with_capacity(16);
-        match epoll::wait(&self.0, spare_capacity(&mut events), None) {
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        match epoll::wait(&self.0, spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
             Err(e) => return Err(e.into()),
@@ -87,8 +90,9 @@ mod tests {
         for source in sources {
             let fd = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
             poller.add(&fd, source).unwrap();
-            assert_eq!(poller.wait().unwrap(), [source]);
+            assert_eq!(poller.wait(None).unwrap(), [source]);
             poller.remove(&fd).unwrap();
+            assert_eq!(poller.wait(Some(Duration::ZERO)).unwrap(), []);
         }
     }
 }

@@ -62,6 +62,12 @@ pub enum Popped {
 }
 
 impl Chain {
+    /// A request with no room for an answer.
+    #[cfg(test)]
+    pub fn of(request: Vec<u8>) -> Self {
+        Chain { head: 0, request, room: Vec::new() }
+    }
+
     /// Bytes that an answer may have.
     pub fn room_bytes(&self) -> usize {
         self.room.iter().map(|(_, len)| len).sum()

@@ -23,6 +23,8 @@ pub struct Books {
     pub attached: u32,
     /// Objects made and not destroyed.
     pub objects: i64,
+    /// Memory tables that were handed over.
+    pub memory_tables: u32,
 }
 
 /// An RNIC that keeps books and moves no data.
@@ -30,10 +32,16 @@ pub struct Books {
 pub struct Bookkeeper {
     pub books: Arc<Mutex<Books>>,
     pub sink: Arc<Mutex<Option<Arc<dyn EventSink>>>>,
+    /// Whoever holds it keeps the RNIC busy with a new memory table.
+    pub memory_gate: Arc<Mutex<()>>,
 }
 
 impl RnicDriver for Bookkeeper {
     fn execute(&self, command: Command) -> Result<Reply, DriverError> {
+        if matches!(command, Command::SetMemory { .. }) {
+            self.books.lock().unwrap().memory_tables += 1;
+            drop(self.memory_gate.lock().unwrap());
+        }
         let mut books = self.books.lock().unwrap();
         Ok(match command {
             Command::AttachVnic { vnic, .. } => {

@@ -44,7 +44,7 @@ impl Engine {
             Command::DestroyContext { vnic, ctx } => self.destroy_context(vnic, ctx).map(done),
             Command::CreateMr { vnic, mr } => {
                 let vnic = self.world.vnic_mut(vnic)?;
-                let key = vnic.keys.create(mr, &vnic.memory, &mut self.random)?;
+                let key = vnic.keys.create(mr, &mut self.random)?;
                 Ok(Reply::MrCreated { lkey: Lkey(key), rkey: Rkey(key) })
             }
             Command::DestroyMr { vnic, mr } => {
@@ -272,13 +272,17 @@ impl Engine {
         }
         let context = vnic.contexts.get_mut(&init.ctx);
         let context = context.ok_or_else(|| DriverError::UnknownObject(format!("context {}", init.ctx.0)))?;
+        let config = RcConfig {
+            signal_all: init.signal_all,
+            max_msg_bytes: limits::MAX_MSG_BYTES,
+            max_requests: init.sq.entries,
+            ..transport
+        };
         let sq = SendRing::new(&format!("{what}, send queue"), init.sq, init.max_inline_bytes, &vnic.memory)?;
         let rq = RecvRing::new(&format!("{what}, receive queue"), init.rq, &vnic.memory)?;
         let send_cq = vnic.cqs.acquire(init.send_cq)?;
         let recv_cq = vnic.cqs.acquire(init.recv_cq).inspect_err(|_| vnic.cqs.release(send_cq))?;
 
-        let config =
-            RcConfig { signal_all: init.signal_all, max_msg_bytes: limits::MAX_MSG_BYTES, ..transport };
         let io = QpIo {
             vnic: vnic_key,
             handle,
@@ -463,6 +467,7 @@ impl Engine {
         self.world.counters += *qp.rc.counters();
         self.world.schedule.parked.retain(|k| *k != key);
         if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
+            vnic.held_requests = vnic.held_requests.saturating_sub(qp.rc.buffers());
             vnic.cqs.release(qp.io.send_cq);
             vnic.cqs.release(qp.io.recv_cq);
             if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {

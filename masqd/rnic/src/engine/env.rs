@@ -5,6 +5,7 @@ use masq_types::Rkey;
 use vrdma_abi::ring::{CQE_RECV, CQE_SOLICITED, CQE_WITH_IMM, Cqe};
 
 use crate::cqs::CqTable;
+use crate::limits;
 use crate::memory::GuestMemory;
 use crate::mr::{KeyTable, Need, SgeSpans};
 use crate::qp::QpIo;
@@ -22,6 +23,8 @@ pub struct QpEnv<'a> {
     pub(super) cqs: &'a mut CqTable,
     pub(crate) io: &'a mut QpIo,
     pub(super) sink: &'a dyn EventSink,
+    /// Send requests whose memory other queue pairs of the vNIC keep.
+    pub(super) held_by_others: usize,
 }
 
 impl Env for QpEnv<'_> {
@@ -33,6 +36,10 @@ impl Env for QpEnv<'_> {
             self.io.broken = true;
             false
         })
+    }
+
+    fn may_hold(&self, buffers: usize) -> bool {
+        limits::may_hold(self.held_by_others, buffers)
     }
 
     fn next_recv(&mut self, work: &mut RecvWork) -> bool {

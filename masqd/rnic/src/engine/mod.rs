@@ -23,12 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use masq_driver::{DriverError, EventSink};
+use masq_driver::{DriverError, Event, EventSink};
 use masq_wire::{Bth, parse};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use crate::config::RnicConfig;
+use crate::memory::{GuestMemory, poisonings};
 use crate::transport::Time;
 use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, TxBatch};
 
@@ -52,6 +53,8 @@ pub struct Engine {
     next_incarnation: u64,
     /// Guests have been told that they must kick.
     asleep: bool,
+    /// Poisonings of guest memory that have been looked into.
+    poisonings: u64,
     tokens: Vec<Token>,
 }
 
@@ -106,6 +109,7 @@ impl Engine {
             clock: None,
             next_incarnation: 1,
             asleep: false,
+            poisonings: 0,
             tokens: Vec::new(),
             config,
         })
@@ -131,6 +135,7 @@ impl Engine {
     /// Does what can be done at `now` without waiting. Returns whether there was anything.
     pub fn turn(&mut self, now: Time) -> bool {
         self.world.now = now;
+        self.give_up_poisoned();
         self.wake_guests();
         if self.tx_blocked {
             self.flush();
@@ -171,7 +176,7 @@ impl Engine {
             self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(true));
         }
         fence(Ordering::SeqCst);
-        !self.scan()
+        !self.scan() && self.poisonings == poisonings()
     }
 
     /// Waits for a descriptor, a [`Waker`] or `until`. After [`Engine::prepare_sleep`] only.
@@ -184,6 +189,20 @@ impl Engine {
     fn wake_guests(&mut self) {
         if std::mem::replace(&mut self.asleep, false) {
             self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(false));
+        }
+    }
+
+    /// Guests of whose memory a page could not be had lose all of it: what they have in rings and regions is out of reach.
+    fn give_up_poisoned(&mut self) {
+        let count = poisonings();
+        if std::mem::replace(&mut self.poisonings, count) == count {
+            return;
+        }
+        for (_, vnic) in self.world.vnics.iter_mut().filter(|(_, v)| v.memory.is_poisoned()) {
+            vnic.memory = GuestMemory::default();
+            let reason =
+                "a page of the guest's memory cannot be had (an empty pool of huge pages, or broken memory)";
+            self.world.sink.event(Event::VnicFatal { vnic: vnic.id, reason: reason.into() });
         }
     }
 

@@ -86,6 +86,7 @@ impl World {
         let qp = self.qps.get_mut(key)?;
         let vnic = self.vnics.get_mut(qp.io.vnic)?;
         let Qp { rc, io, .. } = qp;
+        let held_by_others = vnic.held_requests.saturating_sub(rc.buffers());
         let mut env = QpEnv {
             now: self.now,
             vnic: vnic.id,
@@ -94,6 +95,7 @@ impl World {
             cqs: &mut vnic.cqs,
             io,
             sink: &*self.sink,
+            held_by_others,
         };
         let result = call(rc, &mut env);
         let (sink, id) = (&*self.sink, vnic.id);
@@ -103,11 +105,13 @@ impl World {
         } else if env.io.lost_completion {
             "its completion queue has overrun"
         } else {
+            vnic.held_requests = held_by_others + rc.buffers();
             return Some(result);
         };
         rc.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
         // Flushing finds the same again, which must not be dealt with again and again.
         (env.io.broken, env.io.lost_completion) = (false, false);
+        vnic.held_requests = held_by_others + rc.buffers();
         if rc.wants_work() {
             self.schedule(key);
         }

@@ -8,7 +8,7 @@ use masq_driver::{DriverError, Gpa, MemoryRegion};
 use rustix::fs::SealFlags;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-use super::{PAGE_BYTES, Span};
+use super::{Guard, PAGE_BYTES, Span, page_bytes};
 
 /// What must stand on QEMU's command line; named in every refusal.
 const QEMU_OPTION: &str = "start QEMU with -object memory-backend-memfd,share=on,seal=on";
@@ -20,6 +20,8 @@ const QEMU_OPTION: &str = "start QEMU with -object memory-backend-memfd,share=on
 pub struct GuestMemory {
     /// Sorted by address, without overlap.
     regions: Vec<Region>,
+    /// Dropped before the mappings.
+    guards: Vec<Guard>,
     /// Owns the mappings; virtqueues work on it.
     mmap: GuestMemoryMmap,
 }
@@ -67,12 +69,23 @@ impl GuestMemory {
             GuestMemoryMmap::from_regions(mapped)
                 .map_err(|e| DriverError::Invalid(format!("memory table: {e}")))?
         };
-        Ok(Self { regions: table, mmap })
+        let guard = |region: &Region| {
+            // SAFETY: all of a mapping of `mmap`, which is dropped after the guards.
+            unsafe { Guard::new(region.host.as_ptr(), region.len as usize) }
+                .map_err(|e| DriverError::UnusableMemory { gpa: region.gpa, reason: e.to_string() })
+        };
+        let guards = table.iter().map(guard).collect::<Result<_, _>>()?;
+        Ok(Self { regions: table, guards, mmap })
     }
 
     /// The table as rust-vmm's virtqueues want it.
     pub fn mmap(&self) -> &GuestMemoryMmap {
         &self.mmap
+    }
+
+    /// Whether a page of it could not be had; then what is left of it is not the guest's any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.guards.iter().any(Guard::is_poisoned)
     }
 
     /// The `len` bytes at `gpa`, or `None` when they do not lie in one region.
@@ -92,22 +105,6 @@ impl GuestMemory {
         Some(unsafe { Span::new(region.host.add(offset as usize), len) })
     }
 
-    /// Whether all of `gpa .. gpa + len` is memory. Adjacent regions may share it.
-    pub fn covers(&self, gpa: u64, len: u64) -> bool {
-        let (mut gpa, mut len) = (gpa, len);
-        while len > 0 {
-            let Some(span) = self.span_up_to(Gpa(gpa), usize::try_from(len).unwrap_or(usize::MAX)) else {
-                return false;
-            };
-            len -= span.len() as u64;
-            match gpa.checked_add(span.len() as u64) {
-                Some(next) => gpa = next,
-                None => return len == 0,
-            }
-        }
-        true
-    }
-
     /// Fails with the first page of a list of ring or doorbell pages that is not memory.
     pub fn check_pages(&self, pages: &[u64]) -> Result<(), DriverError> {
         let good = |page: u64| page % PAGE_BYTES == 0 && self.span(Gpa(page), PAGE_BYTES as usize).is_some();
@@ -120,8 +117,9 @@ impl GuestMemory {
 
 fn map_region(region: MemoryRegion) -> Result<MmapRegion, String> {
     let MemoryRegion { gpa, len, fd, offset } = region;
-    if len == 0 || len % PAGE_BYTES != 0 || gpa.0 % PAGE_BYTES != 0 {
-        return Err(format!("address and length ({len} bytes) must be multiples of {PAGE_BYTES} bytes"));
+    let page = page_bytes(&fd).map_err(|e| e.to_string())?;
+    if len == 0 || (len | gpa.0 | offset) % page != 0 {
+        return Err(format!("address, length ({len} bytes) and offset must be multiples of {page} bytes"));
     }
     if gpa.0.checked_add(len).is_none() {
         return Err("it reaches past the end of the address space".into());
@@ -195,10 +193,6 @@ mod tests {
         assert!(m.span(Gpa(0x1000), 0x1000).is_some());
         assert!(m.span(Gpa(0x1001), 0x1000).is_none());
         assert_eq!(m.span_up_to(Gpa(0x1ffe), 100).unwrap().len(), 2);
-        assert!(m.covers(0x1000, 0x2000));
-        assert!(!m.covers(0x1000, 0x2001));
-        assert!(!m.covers(0x8800, u64::MAX));
-        assert!(!m.covers(u64::MAX, 2));
         assert!(m.check_pages(&[0x1000, 0x8000]).is_ok());
         assert!(matches!(m.check_pages(&[0x1000, 0x3000]), Err(DriverError::BadAddress(0x3000))));
         assert!(matches!(m.check_pages(&[0x1008]), Err(DriverError::BadAddress(0x1008))));

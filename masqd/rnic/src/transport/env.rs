@@ -27,6 +27,12 @@ pub trait Env {
     /// [`SendWork::defect`]; it fails when its turn comes.
     fn next_send(&mut self, work: &mut SendWork) -> bool;
 
+    /// Whether a queue pair that keeps the memory of `buffers` send requests may keep that of one more. Without, it goes on
+    /// when one of its requests is done; it is not asked for the first.
+    fn may_hold(&self, _buffers: usize) -> bool {
+        true
+    }
+
     /// Takes the next receive request, as [`Env::next_send`].
     fn next_recv(&mut self, work: &mut RecvWork) -> bool;
 

@@ -33,6 +33,9 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
+    /// Spare requests that an idle queue pair keeps.
+    const IDLE_SPARES: usize = 4;
+
     /// Forgets everything and begins at `psn`.
     pub(super) fn start(&mut self, psn: Psn) {
         self.recycle_all();
@@ -80,13 +83,40 @@ impl Inflight {
         self.requests.front()
     }
 
+    /// How many requests are held.
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Requests whose memory is kept: those that are held, and the spare ones.
+    pub(super) fn buffers(&self) -> usize {
+        self.requests.len() + self.spare.len()
+    }
+
+    /// Whether another request can be held without more memory.
+    pub(super) fn has_spare(&self) -> bool {
+        !self.spare.is_empty()
+    }
+
     /// An empty request with the buffers of an earlier one.
     pub(super) fn spare(&mut self) -> SendWork {
         self.spare.pop().unwrap_or_default()
     }
 
+    /// Keeps the buffers of a request that is done, as long as there are not many more of them than requests.
     pub(super) fn recycle(&mut self, work: SendWork) {
-        self.spare.push(work);
+        if self.spare.len() < self.requests.len() + Self::IDLE_SPARES {
+            self.spare.push(work);
+        }
+    }
+
+    /// Nothing more is posted for the moment: if nothing is held either, lets go of almost all memory.
+    pub(super) fn rest(&mut self) {
+        if self.requests.is_empty() && self.buffers() > Self::IDLE_SPARES {
+            self.spare.truncate(Self::IDLE_SPARES);
+            self.spare.shrink_to_fit();
+            self.requests.shrink_to(Self::IDLE_SPARES);
+        }
     }
 
     /// Gives a request its PSNs.
@@ -139,7 +169,7 @@ impl Inflight {
 
     fn recycle_all(&mut self) {
         while let Some(request) = self.requests.pop_front() {
-            self.spare.push(request.work);
+            self.recycle(request.work);
         }
         self.cursor = 0;
     }
@@ -206,5 +236,29 @@ mod tests {
         q.start(Psn::new(7));
         assert!(q.spare().sges.capacity() >= 30);
         assert_eq!((q.requests.len(), q.una()), (0, Psn::new(7)));
+    }
+
+    /// Never more buffers than requests were held at once, and almost none when idle.
+    #[test]
+    fn memory_follows_what_is_held() {
+        let mut q = inflight(&[1; 1000]);
+        assert_eq!((q.len(), q.buffers()), (1000, 1000));
+        for _ in 0..1000 {
+            q.advance(1);
+        }
+        while let Some(request) = q.pop() {
+            q.recycle(request.work);
+            assert!(q.buffers() <= 1000 && q.spare.len() <= 504, "{} and {}", q.len(), q.spare.len());
+        }
+        for _ in 0..100 {
+            let work = q.spare();
+            q.push(work, 1, 1, None);
+            assert!(q.buffers() <= 504);
+        }
+        q.rest();
+        assert_eq!(q.len(), 100, "what is held stays");
+        q.start(Psn::new(0));
+        q.rest();
+        assert!(q.buffers() <= 4 && q.requests.capacity() < 16 && q.spare.capacity() < 16);
     }
 }

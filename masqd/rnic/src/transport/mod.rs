@@ -71,6 +71,9 @@ pub struct RcConfig {
     /// Packets that one READ request asks for at most. A longer READ becomes several requests, so that the
     /// requester sets the pace; at most `window_packets`.
     pub read_packets: u32,
+    /// Requests that may be taken out of the send ring and not be done; 1 or more. No more than the ring's entries make
+    /// sense: an entry is free again only when its request is done.
+    pub max_requests: u32,
     /// Longest message in bytes; at most 2^31.
     pub max_msg_bytes: u32,
     /// The local ACK timeout is never shorter, so that a peer that was not scheduled for a moment is not taken for dead.
@@ -84,6 +87,7 @@ impl Default for RcConfig {
             window_packets: 256,
             ack_every: 32,
             read_packets: 64,
+            max_requests: u32::MAX,
             max_msg_bytes: 1 << 31,
             min_ack_timeout: Duration::from_micros(4096),
         }
@@ -152,6 +156,7 @@ impl RcQp {
             window_packets,
             ack_every: config.ack_every.clamp(1, window_packets),
             read_packets: config.read_packets.clamp(1, window_packets),
+            max_requests: config.max_requests.max(1),
             max_msg_bytes: config.max_msg_bytes.min(1 << 31),
             ..config
         };
@@ -186,6 +191,12 @@ impl RcQp {
     /// What has been counted since the queue pair exists.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Send requests whose memory the queue pair keeps: those that it has taken out of the ring and that are not done, and
+    /// some to use again. At most the smaller of `window_packets` and `max_requests`, each about a KiB, and four when idle.
+    pub fn buffers(&self) -> usize {
+        self.requester.buffers()
     }
 
     /// State and next PSNs.

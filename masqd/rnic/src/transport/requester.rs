@@ -44,6 +44,11 @@ impl Requester {
         self.inflight.has_begun()
     }
 
+    /// Requests whose memory is kept.
+    pub(super) fn buffers(&self) -> usize {
+        self.inflight.buffers()
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         self.retry.deadline()
     }
@@ -60,12 +65,18 @@ impl Requester {
         env: &mut E,
         counters: &mut Counters,
     ) -> Result<(), Broken> {
-        let window = link.config.window_packets;
-        let wanted = |q: &Inflight| q.held() < window && !q.ends_in_failure();
+        let (window, most) = (link.config.window_packets, link.config.max_requests as usize);
+        let wanted = |q: &Inflight| q.held() < window && q.len() < most && !q.ends_in_failure();
         while link.state == QpState::Rts && self.ring_has_work && wanted(&self.inflight) {
+            // Who holds something will be here again when that is done.
+            if self.inflight.len() > 0 && !self.inflight.has_spare() && !env.may_hold(self.inflight.buffers())
+            {
+                break;
+            }
             let mut work = self.inflight.spare();
             if !env.next_send(&mut work) {
                 self.inflight.recycle(work);
+                self.inflight.rest();
                 self.ring_has_work = false;
                 break;
             }
@@ -406,6 +417,7 @@ impl Requester {
             self.inflight.recycle(request.work);
         }
         self.inflight.start(self.inflight.high());
+        self.inflight.rest();
         self.retry = Retry::default();
         self.fetches = 0;
     }

@@ -46,6 +46,8 @@ pub struct World {
     pub events: Vec<QpEvent>,
     /// Every write into memory: region, offset, length.
     pub writes: Vec<(u32, usize, usize)>,
+    /// Send requests whose memory may be kept.
+    pub hold_at_most: Option<usize>,
     sq_index: u32,
     rq_index: u32,
 }
@@ -143,6 +145,10 @@ impl World {
 }
 
 impl Env for World {
+    fn may_hold(&self, buffers: usize) -> bool {
+        self.hold_at_most.is_none_or(|most| buffers < most)
+    }
+
     fn next_send(&mut self, work: &mut SendWork) -> bool {
         self.sq.pop_front().map(|w| *work = w).is_some()
     }

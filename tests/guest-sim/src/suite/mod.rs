@@ -8,7 +8,6 @@ pub use pair::{Conn, Pair, Placement, Setup, Side};
 pub use runner::Runner;
 pub use world::World;
 
-
 use std::path::PathBuf;
 
 use vrdma_abi::ring::{self, Cqe};
