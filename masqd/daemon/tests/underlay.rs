@@ -156,7 +156,9 @@ fn each_path_leaves_by_its_own_link() {
 
         // Other traffic has no new ways.
         let main = ip("route show table main") + &ip("-6 route show table main");
-        assert!(!main.contains("213") && !main.contains("10."), "{main}");
+        assert!(!main.contains("10.") && !main.contains("fd0"), "{main}");
+        let sources = ip("-6 -o address show scope global");
+        assert!(sources.lines().count() == 2 && sources.matches("deprecated").count() == 2, "{sources}");
 
         assert!(reconcile(&mut underlay, &[]).await > 0);
         assert_eq!(host(), before);
