@@ -100,6 +100,9 @@ static void vrdma_async_event(struct vrdma_ibdev *ibd, const struct vrdma_async_
 		vrdma_ibdev_set_gone(ibd);
 		if (READ_ONCE(ibd->registered))
 			vrdma_dispatch(ibd, IB_EVENT_DEVICE_FATAL);
+		/* Nothing of this epoch comes back. */
+		WRITE_ONCE(ibd->dev->dead_epoch, event->epoch);
+		vrdma_poke_monitor(ibd->dev, 0);
 		break;
 	default:
 		ibdev_dbg(&ibd->ib, "unknown event %u\n", event->kind);

@@ -44,14 +44,16 @@ static void vrdma_read_config(struct vrdma_dev *dev, struct vrdma_config *cfg)
 }
 
 /*
- * Returns 0, -EAGAIN when the host has not written the configuration yet, or an error with a
- * reason.
+ * Returns 0, -EAGAIN when the host has not written the configuration yet or has only that of an
+ * epoch that is over, or an error with a reason.
  */
 static int vrdma_check_config(struct vrdma_dev *dev, const struct vrdma_config *cfg)
 {
 	struct device *log = &dev->vdev->dev;
 
 	if (!cfg->magic && !cfg->epoch)
+		return -EAGAIN;
+	if (cfg->epoch && cfg->epoch == READ_ONCE(dev->dead_epoch))
 		return -EAGAIN;
 	if (cfg->magic != VRDMA_MAGIC) {
 		dev_err(log, "not an RDMA device: magic %#x\n", cfg->magic);
@@ -177,9 +179,10 @@ static void vrdma_stop(struct vrdma_dev *dev)
 		vrdma_ibdev_set_gone(ibd);
 	/*
 	 * A host that is there is asked to end each object. It might hear of the reset only after we
-	 * have: vhost-user front ends do not wait for its answer.
+	 * have: not all vhost-user front ends wait for its answer. One that has given the device up
+	 * has ended them.
 	 */
-	if (ibd && vrdma_host_answers(dev))
+	if (ibd && READ_ONCE(dev->dead_epoch) != dev->cfg.epoch && vrdma_host_answers(dev))
 		vrdma_ibdev_unregister(ibd);
 	vrdma_ctrl_close(dev);
 	virtio_reset_device(vdev);
@@ -279,17 +282,21 @@ static void vrdma_monitor(struct work_struct *work)
 	struct vrdma_config cfg;
 
 	if (dev->ibd) {
+		bool dead = READ_ONCE(dev->dead_epoch) == dev->cfg.epoch;
+
 		vrdma_read_config(dev, &cfg);
 		/* No epoch: the host is away. */
-		if (!cfg.epoch)
+		if (!cfg.epoch && !dead)
 			return;
-		if (cfg.epoch == dev->cfg.epoch) {
+		if (cfg.epoch == dev->cfg.epoch && !dead) {
 			WRITE_ONCE(dev->cfg.link_state, cfg.link_state);
 			WRITE_ONCE(dev->cfg.active_mtu, cfg.active_mtu);
 			vrdma_link_changed(dev->ibd);
 			return;
 		}
-		dev_warn(&dev->vdev->dev, "the host has lost this device's objects; starting again\n");
+		dev_warn(&dev->vdev->dev, dead ?
+			 "the host has given this device up; waiting until it is back\n" :
+			 "the host has lost this device's objects; starting again\n");
 		vrdma_stop(dev);
 	}
 	vrdma_try_start(dev);

@@ -133,6 +133,7 @@ struct vrdma_dev {
 	bool need_reset; /* the device must be reset before it can be started again */
 	bool vqs_found;
 	bool up; /* started, and not being stopped */
+	u64 dead_epoch; /* the last one in which the host gave the device up, or 0 */
 	unsigned long retry; /* time until the next attempt to start */
 	struct vrdma_config cfg; /* of this epoch; link_state and active_mtu may change */
 	unsigned int num_vqs;

@@ -3,6 +3,8 @@ use std::os::fd::OwnedFd;
 
 use masq_types::{Gid, Mtu, Psn, Qpn, Vni, WireQpn};
 
+use crate::{Limits, Rate};
+
 /// One attached guest device; masqd chooses it, and never twice in the life of an RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VnicId(pub u32);
@@ -184,6 +186,31 @@ pub enum Command {
         vnic: VnicId,
         /// The queue pair.
         qp: QpHandle,
+    },
+    /// What a vNIC may send, from now on. Takes effect at once, also for what is under way; a rate that was not limited begins with
+    /// a full burst. Refused with [`DriverError::Invalid`](crate::DriverError::Invalid) when [`Limits::check`] is.
+    SetLimits {
+        /// The device.
+        vnic: VnicId,
+        /// All its limits; they replace what was there.
+        limits: Limits,
+    },
+    /// What all vNICs of a class may send together, from now on, as [`Command::SetLimits`].
+    SetClassRate {
+        /// The class, 0 to 7.
+        class: u8,
+        /// The rate; `None`, as at first, is without limit.
+        rate: Option<Rate>,
+    },
+    /// What a vNIC has sent and received. Replies [`Reply::VnicCounters`](crate::Reply::VnicCounters).
+    VnicCounters {
+        /// The device.
+        vnic: VnicId,
+    },
+    /// What each queue pair of a vNIC has sent and received. Replies [`Reply::QpTraffic`](crate::Reply::QpTraffic).
+    QpTraffic {
+        /// The device.
+        vnic: VnicId,
     },
     /// What exists. Replies [`Reply::Objects`](crate::Reply::Objects).
     List,

@@ -12,12 +12,14 @@
 mod command;
 mod error;
 mod event;
+mod limits;
 mod reply;
 mod transition;
 
 pub use command::*;
 pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
+pub use limits::{Limits, LimitsError, Rate, check_class};
 pub use reply::*;
 pub use transition::{
     AttrMask, RC_TRANSITIONS, Transition, TransitionError, check_rc_transition, rc_transition,

@@ -32,6 +32,44 @@ pub enum Reply {
     Objects(Vec<VnicObjects>),
     /// Counters by name; the names are those of Linux' hw_counters where they exist there.
     Counters(Vec<(&'static str, u64)>),
+    /// Counters of one vNIC.
+    VnicCounters(VnicCounters),
+    /// What the queue pairs of one vNIC have sent and received, by handle.
+    QpTraffic(Vec<(QpHandle, QpTraffic)>),
+}
+
+/// What a vNIC has sent and received since it was attached.
+///
+/// Bytes are those of IP packets, all headers and the ICRC included, acknowledgements and repetitions too. Between two
+/// vNICs of one RNIC they are the bytes that the messages would have as packets of the path MTU, acknowledgements left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnicCounters {
+    /// Bytes sent.
+    pub tx_ip_bytes: u64,
+    /// Bytes received, of packets that were taken.
+    pub rx_ip_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Packets received, that were taken.
+    pub rx_packets: u64,
+    /// Messages sent whole: SENDs, RDMA WRITEs and atomics that were acknowledged, and answers to RDMA READs (of which a
+    /// long READ asks several).
+    pub tx_messages: u64,
+    /// Messages received whole: the same from the other side, where a READ is one.
+    pub rx_messages: u64,
+    /// Nanoseconds in which there was something to send and the rate, its own or its class's, did not allow it.
+    pub limited_ns: u64,
+    /// Send requests at this moment that are taken out of the rings and not done, and spare ones: about a KiB each.
+    pub held_requests: u64,
+}
+
+/// What a queue pair has sent and received since it was created, counted as in [`VnicCounters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpTraffic {
+    /// Bytes sent, as IP packets.
+    pub tx_bytes: u64,
+    /// Bytes received, as IP packets.
+    pub rx_bytes: u64,
 }
 
 /// The state of a queue pair.

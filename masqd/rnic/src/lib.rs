@@ -25,6 +25,7 @@
 //! - Between two queue pairs of one RNIC nothing crosses from one network (VNI) to another, and both ends must
 //!   be connected to each other.
 
+mod bucket;
 mod config;
 mod cqs;
 mod engine;
@@ -32,9 +33,11 @@ pub mod limits;
 mod local;
 mod memory;
 mod mr;
+mod price;
 mod qp;
 mod ring;
 mod rnic;
+mod shaping;
 #[cfg(test)]
 mod testing;
 pub mod transport;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use masq_driver::{CtxHandle, PdHandle, QpHandle};
+use masq_driver::{CtxHandle, PdHandle, QpHandle, QpTraffic};
 use masq_types::{Qpn, WireQpn};
 use slab::Slab;
 
@@ -11,6 +11,7 @@ use crate::cqs::CqKey;
 use crate::engine::RemoteQp;
 use crate::local::Initiator;
 use crate::ring::{RecvRing, SendRing};
+use crate::shaping::Short;
 use crate::transport::{RcQp, RecvWork, SendWork, Time};
 use crate::udp::{LocalId, Route};
 
@@ -43,8 +44,14 @@ pub struct Qp {
     pub ctx: CtxHandle,
     /// Its doorbell: slot and index.
     pub doorbell: (u16, u16),
-    /// It stands in its vNIC's list of queue pairs with something to do.
+    /// It stands in a vNIC's list of queue pairs with something to do.
     pub scheduled: bool,
+    /// The list is another vNIC's, which pays for what it reads.
+    pub waits_for_other: bool,
+    /// It stands in the engine's list of queue pairs that may have something to do that needs no leave.
+    pub errand: bool,
+    /// What it has sent and received.
+    pub traffic: QpTraffic,
     /// It waits until the sockets take more.
     pub parked: bool,
     /// When the timer that is queued for it goes off.
@@ -82,6 +89,10 @@ pub struct QpIo {
     pub held_send: Held<SendWork>,
     /// A receive that a local peer is filling.
     pub held_recv: Held<RecvWork>,
+    /// Bytes of the IP and UDP headers of its packets.
+    pub ip_overhead: u64,
+    /// Why it may not send what it has to send.
+    pub short: Option<Short>,
     /// A ring cannot be read any more.
     pub broken: bool,
     /// A completion found its queue overrun.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use masq_driver::{CtxHandle, DriverError, Gpa, QpHandle, VnicId};
+use masq_driver::{CtxHandle, DriverError, Gpa, QpHandle, VnicCounters, VnicId};
 use masq_types::Vni;
 use rustc_hash::FxHashMap;
 use vrdma_abi::doorbell::{DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE_BYTES};
@@ -14,6 +14,7 @@ use crate::limits;
 use crate::memory::{GuestMemory, PAGE_BYTES};
 use crate::mr::KeyTable;
 use crate::qp::QpKey;
+use crate::shaping::Shaping;
 use crate::udp::LocalId;
 
 const SLOTS: usize = limits::SLOTS as usize;
@@ -50,14 +51,20 @@ pub struct Vnic {
     pub cqs: CqTable,
     /// Its queue pairs.
     pub qps: FxHashMap<QpHandle, QpKey>,
+    /// What it may send.
+    pub shaping: Shaping,
+    /// What it has sent and received; what is counted elsewhere is 0.
+    pub traffic: VnicCounters,
     /// Send requests whose memory its queue pairs keep.
     pub held_requests: usize,
-    /// Queue pairs that have something to do.
+    /// Queue pairs that have something to do for which this vNIC pays: its own, and those that read from it.
     pub ready: VecDeque<QpKey>,
     /// Bytes that may still be moved in this round, or that were moved too many.
     pub deficit: i64,
-    /// It stands in the engine's list of vNICs with something to do.
+    /// It stands in its class's list of vNICs with something to do, or waits for its rate to allow it.
     pub scheduled: bool,
+    /// Its class's rate has interrupted its turn.
+    pub interrupted: bool,
 }
 
 /// A started virtqueue.
@@ -106,10 +113,13 @@ impl Vnic {
             keys: KeyTable::default(),
             cqs: CqTable::default(),
             qps: FxHashMap::default(),
+            shaping: Shaping::default(),
+            traffic: VnicCounters::default(),
             held_requests: 0,
             ready: VecDeque::new(),
             deficit: 0,
             scheduled: false,
+            interrupted: false,
         }
     }
 

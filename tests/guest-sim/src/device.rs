@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VringConfigData};
+use vmm_sys_util::eventfd::EventFd;
 use vrdma_abi::config::{self, Config};
 use zerocopy::FromBytes;
 
@@ -93,6 +94,26 @@ impl Device {
             }
         }
         Ok(frontend)
+    }
+
+    /// Starts a queue whose rings lie at the front end's own address `at`, whatever is there. The guest has kicked already.
+    pub fn place_queue(frontend: &mut Frontend, index: u16, at: u64) -> Result<(), Error> {
+        let i = index as usize;
+        frontend.set_vring_num(i, QUEUE_SIZE)?;
+        let config = VringConfigData {
+            queue_max_size: QUEUE_SIZE,
+            queue_size: QUEUE_SIZE,
+            desc_table_addr: at,
+            avail_ring_addr: at + 0x4000,
+            used_ring_addr: at + 0x8000,
+            ..Default::default()
+        };
+        frontend.set_vring_addr(i, &config)?;
+        frontend.set_vring_base(i, 0)?;
+        frontend.set_vring_kick(i, &EventFd::new(1)?)?;
+        // masqd may find that it cannot use the queue, and hang up.
+        let _ = frontend.set_vring_enable(i, true);
+        Ok(())
     }
 
     /// The control queue.

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use masq_driver::{
-    Command, Connection, CtxHandle, DriverError, Gpa, MemoryRegion, QpChange, QpFault, QpHandle, QpInit,
-    QpState, QpStatus, QpType, QueueRole, Reply, Virtqueue, VnicId, VnicObjects,
+    Command, Connection, CtxHandle, DriverError, Gpa, Limits, MemoryRegion, QpChange, QpFault, QpHandle,
+    QpInit, QpState, QpStatus, QpTraffic, QpType, QueueRole, Rate, Reply, Virtqueue, VnicCounters, VnicId,
+    VnicObjects, check_class,
 };
 use masq_types::{Lkey, Rkey, Vni};
 
@@ -16,6 +17,7 @@ use crate::local::Initiator;
 use crate::memory::GuestMemory;
 use crate::qp::{Held, LocalPath, Path, Qp, QpIo, QpKey};
 use crate::ring::{RecvRing, SendRing};
+use crate::shaping::set_rate;
 use crate::transport::{RcConfig, RcQp, Time};
 use crate::virtqueue::EventQueue;
 use crate::vnic::{Context, Queue, Vnic};
@@ -63,6 +65,10 @@ impl Engine {
             Command::QueryQp { vnic, qp } => self.query_qp(vnic, qp).map(Reply::Qp),
             Command::DestroyQp { vnic, qp } => self.destroy_qp(vnic, qp).map(done),
             Command::RevokeQp { vnic, qp } => self.revoke_qp(vnic, qp).map(done),
+            Command::SetLimits { vnic, limits } => self.set_limits(vnic, &limits).map(done),
+            Command::SetClassRate { class, rate } => self.set_class_rate(class, rate).map(done),
+            Command::VnicCounters { vnic } => self.vnic_counters(vnic).map(Reply::VnicCounters),
+            Command::QpTraffic { vnic } => self.qp_traffic(vnic).map(Reply::QpTraffic),
             Command::List => Ok(Reply::Objects(self.list())),
             Command::Counters => Ok(Reply::Counters(self.counters())),
         };
@@ -125,7 +131,8 @@ impl Engine {
             self.destroy_qp(id, qp)?;
         }
         self.world.vnic_ids.remove(&id);
-        self.world.schedule.ready.retain(|k| *k != key);
+        self.world.schedule.dequeue(key);
+        self.world.release_waiting(key);
         let Some(vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
         for kick in vnic.queues.values().filter_map(|q| q.kick.as_ref()) {
             self.poller.remove(kick.as_fd());
@@ -297,6 +304,8 @@ impl Engine {
             rq,
             held_send: Held::default(),
             held_recv: Held::default(),
+            ip_overhead: 0,
+            short: None,
             broken: false,
             lost_completion: false,
             completions: 0,
@@ -313,6 +322,9 @@ impl Engine {
                 ctx: init.ctx,
                 doorbell: doorbell.unwrap_or_default(),
                 scheduled: false,
+                waits_for_other: false,
+                errand: false,
+                traffic: QpTraffic::default(),
                 parked: false,
                 timer: None,
                 flush_pause: Duration::ZERO,
@@ -331,6 +343,7 @@ impl Engine {
     fn modify_qp(&mut self, id: VnicId, handle: QpHandle, change: &QpChange) -> Result<(), DriverError> {
         let key = self.world.qp_key(id, handle)?;
         let now = self.world.now;
+        let ip_overhead = change.connection.as_ref().map(|c| ip_overhead(c.local));
         let path = match &change.connection {
             Some(connection) => Some(self.open_path(key, connection)?),
             None => None,
@@ -344,6 +357,9 @@ impl Engine {
         }
         if let Some(path) = path {
             self.connect(key, path);
+        }
+        if let (Some(qp), Some(bytes)) = (self.world.qps.get_mut(key), ip_overhead) {
+            qp.io.ip_overhead = bytes;
         }
         match change.to {
             Some(QpState::Reset) => self.reset_qp(key),
@@ -487,6 +503,49 @@ impl Engine {
         Ok(())
     }
 
+    fn set_limits(&mut self, id: VnicId, limits: &Limits) -> Result<(), DriverError> {
+        limits.check().map_err(|e| DriverError::Invalid(e.to_string()))?;
+        let key = self.world.vnic_key(id)?;
+        let now = self.world.now;
+        let Some(vnic) = self.world.vnics.get_mut(key) else { return Ok(()) };
+        vnic.shaping.set(now, limits);
+        // It may have waited for the old rate, or in the old class.
+        vnic.shaping.parked_until = None;
+        vnic.interrupted = false;
+        if vnic.scheduled {
+            self.world.schedule.dequeue(key);
+            self.world.schedule.enqueue(limits.class.into(), key);
+        }
+        Ok(())
+    }
+
+    fn set_class_rate(&mut self, class: u8, rate: Option<Rate>) -> Result<(), DriverError> {
+        let checked = check_class(class).and_then(|()| rate.as_ref().map_or(Ok(()), Rate::check));
+        checked.map_err(|e| DriverError::Invalid(e.to_string()))?;
+        let now = self.world.now;
+        if let Some(class) = self.world.schedule.classes.get_mut(usize::from(class)) {
+            set_rate(&mut class.bucket, now, rate);
+            class.blocked_until = None;
+        }
+        Ok(())
+    }
+
+    fn vnic_counters(&mut self, id: VnicId) -> Result<VnicCounters, DriverError> {
+        let now = self.world.now;
+        let vnic = self.world.vnic_mut(id)?;
+        let limited_ns = vnic.shaping.held_ns(now);
+        Ok(VnicCounters { limited_ns, held_requests: vnic.held_requests as u64, ..vnic.traffic })
+    }
+
+    fn qp_traffic(&mut self, id: VnicId) -> Result<Vec<(QpHandle, QpTraffic)>, DriverError> {
+        let key = self.world.vnic_key(id)?;
+        let qps = self.world.vnics.get(key).into_iter().flat_map(|v| &v.qps);
+        let mut all: Vec<_> =
+            qps.filter_map(|(handle, k)| Some((*handle, self.world.qps.get(*k)?.traffic))).collect();
+        all.sort_unstable_by_key(|(handle, _)| *handle);
+        Ok(all)
+    }
+
     fn list(&self) -> Vec<VnicObjects> {
         let objects = |vnic: &Vnic| VnicObjects {
             vnic: vnic.id,
@@ -518,5 +577,14 @@ impl Engine {
             ("tx_lost_trains", self.edge.lost_trains()),
         ]);
         named
+    }
+}
+
+/// Bytes of the IP and UDP headers of a packet between addresses of this family.
+fn ip_overhead(address: IpAddr) -> u64 {
+    const UDP: u64 = 8;
+    match address {
+        IpAddr::V4(_) => 20 + UDP,
+        IpAddr::V6(_) => 40 + UDP,
     }
 }

@@ -9,6 +9,7 @@ use crate::limits;
 use crate::memory::GuestMemory;
 use crate::mr::{KeyTable, Need, SgeSpans};
 use crate::qp::QpIo;
+use crate::shaping::Gate;
 use crate::transport::{
     AtomicOp, Completion, Env, LocalAccess, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
     SendWork, Sge, Status, Time, WorkQueue,
@@ -25,6 +26,8 @@ pub struct QpEnv<'a> {
     pub(super) sink: &'a dyn EventSink,
     /// Send requests whose memory other queue pairs of the vNIC keep.
     pub(super) held_by_others: usize,
+    /// Where its packets ask for leave.
+    pub(super) gate: Gate<'a>,
 }
 
 impl Env for QpEnv<'_> {
@@ -40,6 +43,20 @@ impl Env for QpEnv<'_> {
 
     fn may_hold(&self, buffers: usize) -> bool {
         limits::may_hold(self.held_by_others, buffers)
+    }
+
+    fn may_send(&mut self, bytes: usize) -> bool {
+        match self.gate.take(self.now, bytes as u64 + self.io.ip_overhead) {
+            Ok(()) => true,
+            Err(short) => {
+                self.io.short = Some(short);
+                false
+            }
+        }
+    }
+
+    fn reply_sent(&mut self, bytes: usize) {
+        self.gate.charge(self.now, bytes as u64 + self.io.ip_overhead);
     }
 
     fn next_recv(&mut self, work: &mut RecvWork) -> bool {

@@ -5,7 +5,7 @@
 //! 1. descriptors: what arrived on sockets, kicks of completion-event queues;
 //! 2. deadlines;
 //! 3. doorbells;
-//! 4. queue pairs with something to do, vNIC by vNIC, each vNIC with its share of bytes;
+//! 4. queue pairs with something to do, vNIC by vNIC, each vNIC with its share of bytes and as its rate allows;
 //! 5. completion events, then what is to be sent.
 //!
 //! Whoever drives an engine calls `turn` while it says that it worked, then [`Engine::prepare_sleep`] and, if that
@@ -16,6 +16,7 @@ mod env;
 mod poller;
 mod run;
 mod schedule;
+mod share;
 mod world;
 
 use std::net::{IpAddr, SocketAddr};
@@ -163,7 +164,8 @@ impl Engine {
     pub fn deadline(&self) -> Option<Time> {
         let shim = self.shim.as_ref().and_then(FaultShim::poll_timeout);
         let tx = self.tx_blocked.then(|| self.world.now.plus(TX_RETRY));
-        [self.world.schedule.timers.next(), shim, tx].into_iter().flatten().min()
+        let leave = self.world.schedule.next_leave();
+        [self.world.schedule.timers.next(), leave, shim, tx].into_iter().flatten().min()
     }
 
     /// Asks the guests to kick, and looks once more whether they have posted anything. Returns whether the
@@ -267,6 +269,7 @@ impl Engine {
         while let Some((deadline, key)) = self.world.schedule.timers.pop_due(now) {
             worked |= self.world.expire_qp(deadline, key);
         }
+        worked |= self.world.give_leave();
         worked
     }
 
@@ -324,6 +327,14 @@ impl Inbound {
             return;
         };
         let now = world.now;
+        if let Some(qp) = world.qps.get_mut(key) {
+            let bytes = packet.len() as u64 + qp.io.ip_overhead;
+            qp.traffic.rx_bytes += bytes;
+            if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
+                vnic.traffic.rx_ip_bytes += bytes;
+                vnic.traffic.rx_packets += 1;
+            }
+        }
         world.with_env(key, |rc, env| rc.handle_packet(now, env, &parsed));
         world.schedule(key);
     }

@@ -5,14 +5,10 @@ use std::time::Duration;
 use masq_driver::QpState;
 
 use super::{Engine, World};
-use crate::local::{self, Ran};
+use crate::local::{self, Held, Ran};
 use crate::qp::{Path, QpKey};
 use crate::transport::Time;
 
-/// Bytes that a vNIC may move in its turn (deficit round robin).
-const QUANTUM_BYTES: i64 = 256 << 10;
-/// What a message or a turn without any bytes counts as, so that small ones are not free.
-const MESSAGE_COST_BYTES: i64 = 512;
 /// Bytes that one queue pair sends before the next one's turn.
 const SEND_BYTES: usize = 128 << 10;
 /// Most segments of one train (the kernel's UDP_MAX_SEGMENTS was 64 for long).
@@ -88,46 +84,11 @@ impl World {
 }
 
 impl Engine {
-    /// Gives each vNIC with something to do its turn. Returns whether there was one.
-    pub(super) fn run_ready(&mut self) -> bool {
-        let turns = self.world.schedule.ready.len();
-        for _ in 0..turns {
-            let Some(vnic) = self.world.schedule.ready.pop_front() else { break };
-            self.run_vnic(vnic);
-        }
-        turns > 0
-    }
-
-    fn run_vnic(&mut self, vnic_key: usize) {
-        if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
-            vnic.deficit += QUANTUM_BYTES;
-        }
-        while let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
-            if vnic.deficit <= 0 {
-                // Its turn comes again.
-                self.world.schedule.ready.push_back(vnic_key);
-                return;
-            }
-            let Some(key) = vnic.ready.pop_front() else {
-                vnic.scheduled = false;
-                vnic.deficit = 0;
-                return;
-            };
-            let ran = self.run_qp(key);
-            if ran.more {
-                self.world.schedule(key);
-            }
-            if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
-                vnic.deficit -= ran.bytes as i64 + MESSAGE_COST_BYTES * (1 + ran.messages as i64);
-            }
-        }
-    }
-
-    fn run_qp(&mut self, key: QpKey) -> Ran {
+    /// Gives a queue pair its turn, or does what needs no leave.
+    pub(super) fn run_qp(&mut self, key: QpKey) -> Ran {
         self.refresh_now();
         let now = self.world.now;
         let Some(qp) = self.world.qps.get_mut(key) else { return Ran::default() };
-        qp.scheduled = false;
         let completions = qp.io.completions;
         let state = qp.rc.state();
         let local = matches!(qp.path, Path::Local(_));
@@ -140,35 +101,51 @@ impl Engine {
             _ => Ran::default(),
         };
         if !local {
-            ran.more |= self.transmit(key, &mut ran.bytes);
+            self.transmit(key, &mut ran);
         }
         ran.more |= self.world.qps.get(key).is_some_and(|q| q.rc.wants_work());
         self.world.arm_timer(key, completions);
         ran
     }
 
-    /// Sends what a queue pair has to send now. Returns whether there is more.
-    fn transmit(&mut self, key: QpKey, bytes: &mut usize) -> bool {
+    /// Sends what a queue pair has to send now.
+    fn transmit(&mut self, key: QpKey, ran: &mut Ran) {
         let now = self.world.now;
         let mut may_send = None;
-        while *bytes < SEND_BYTES {
+        while ran.bytes < SEND_BYTES {
             if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
                 self.world.park(key);
-                return false;
+                return;
             }
             let buffer = self.tx.buffer();
             let sent = self
                 .world
-                .with_env(key, |rc, env| rc.poll_transmit(now, env, buffer, MAX_SEGMENTS))
+                .with_env(key, |rc, env| {
+                    env.io.short = None;
+                    rc.poll_transmit(now, env, buffer, MAX_SEGMENTS)
+                })
                 .flatten();
-            let Some(transmit) = sent else { return false };
+            let Some(qp) = self.world.qps.get_mut(key) else { return };
+            let Some(transmit) = sent else {
+                ran.held = qp.io.short.take().map(|short| Held { payer: qp.io.vnic, short });
+                return;
+            };
+            ran.bytes += transmit.total_bytes;
             let may_send = *may_send.get_or_insert_with(|| self.world.may_send(key));
-            match self.world.qps.get(key).map(|q| &q.path) {
-                Some(Path::Remote { route, .. }) if may_send => self.tx.add(&self.edge, route, transmit),
+            let Some(qp) = self.world.qps.get_mut(key) else { return };
+            let Some(vnic) = self.world.vnics.get_mut(qp.io.vnic) else { return };
+            match &qp.path {
+                Path::Remote { route, .. } if may_send => {
+                    self.tx.add(&self.edge, route, vnic.shaping.dscp, transmit);
+                    let packets = transmit.segments as u64;
+                    let bytes = transmit.total_bytes as u64 + packets * qp.io.ip_overhead;
+                    qp.traffic.tx_bytes += bytes;
+                    vnic.traffic.tx_ip_bytes += bytes;
+                    vnic.traffic.tx_packets += packets;
+                }
                 _ => self.tx.discard(transmit),
             }
-            *bytes += transmit.total_bytes;
         }
-        true
+        ran.more = true;
     }
 }

@@ -3,48 +3,98 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use masq_driver::Limits;
+
+use crate::bucket::TokenBucket;
 use crate::qp::QpKey;
 use crate::transport::Time;
+
+/// How many classes there are.
+pub const CLASSES: usize = Limits::CLASSES as usize;
 
 /// Who has something to do, and when.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    /// vNICs with something to do: each has its turn, in which its queue pairs have theirs.
-    pub ready: VecDeque<usize>,
+    /// vNICs with something to do: each has its turn, in which its queue pairs have theirs; a higher class before
+    /// a lower one.
+    pub classes: [Class; CLASSES],
+    /// vNICs that have used up their rate, by the moment at which they have their turn again.
+    pub waiting: Timers<usize>,
+    /// Queue pairs that were noted to have something to do since the last turn of all.
+    pub errands: Vec<QpKey>,
     /// Queue pairs that wait until the sockets take more.
     pub parked: Vec<QpKey>,
     /// Queue pairs whose doorbell was seen; empty between scans.
     pub posted: Vec<QpKey>,
     /// Queue pairs that wait for a moment.
-    pub timers: Timers,
+    pub timers: Timers<QpKey>,
 }
 
-/// Deadlines of queue pairs, soonest first. A queue pair has at most one entry that counts, the one that it
-/// remembers itself; others are passed over when their time comes.
+/// A class of vNICs.
 #[derive(Debug, Default)]
-pub struct Timers {
-    heap: BinaryHeap<Reverse<(Time, QpKey)>>,
+pub struct Class {
+    /// Those with something to do, except who waits for its own rate.
+    pub ready: VecDeque<usize>,
+    /// What they may send together.
+    pub bucket: Option<TokenBucket>,
+    /// They have used it up until then.
+    pub blocked_until: Option<Time>,
 }
 
-impl Timers {
+impl Schedule {
+    /// Puts a vNIC at the end of its class's list.
+    pub fn enqueue(&mut self, class: usize, vnic: usize) {
+        if let Some(class) = self.classes.get_mut(class) {
+            class.ready.push_back(vnic);
+        }
+    }
+
+    /// Takes a vNIC out of its class's list.
+    pub fn dequeue(&mut self, vnic: usize) {
+        for class in &mut self.classes {
+            class.ready.retain(|v| *v != vnic);
+        }
+    }
+
+    /// When something that waits for a rate has its turn.
+    pub fn next_leave(&self) -> Option<Time> {
+        let classes = self.classes.iter().filter(|c| !c.ready.is_empty());
+        classes.filter_map(|c| c.blocked_until).chain(self.waiting.next()).min()
+    }
+}
+
+/// Deadlines of queue pairs or vNICs, soonest first. Each has at most one entry that counts, the one that it
+/// remembers itself; others are passed over when their time comes.
+#[derive(Debug)]
+pub struct Timers<K> {
+    heap: BinaryHeap<Reverse<(Time, K)>>,
+}
+
+impl<K: Ord> Default for Timers<K> {
+    fn default() -> Self {
+        Self { heap: BinaryHeap::new() }
+    }
+}
+
+impl<K: Ord + Copy> Timers<K> {
     /// Deadlines that do not count may be at least as many.
     const STALE: usize = 1024;
 
     /// Adds a deadline. O(log n).
-    pub fn push(&mut self, deadline: Time, key: QpKey) {
+    pub fn push(&mut self, deadline: Time, key: K) {
         self.heap.push(Reverse((deadline, key)));
     }
 
-    /// Drops the deadlines that do not count, when they have become many: a queue pair leaves one behind whenever an
+    /// Drops the deadlines that do not count, when they have become many for so many `members`: a queue pair leaves one behind whenever an
     /// earlier one takes its place, and its own time may be hours away. O(1) per [`push`](Self::push) on average.
-    pub fn prune(&mut self, queue_pairs: usize, counts: impl Fn(Time, QpKey) -> bool) {
-        if self.heap.len() > 2 * queue_pairs + Self::STALE {
+    pub fn prune(&mut self, members: usize, counts: impl Fn(Time, K) -> bool) {
+        if self.heap.len() > 2 * members + Self::STALE {
             self.heap.retain(|Reverse((deadline, key))| counts(*deadline, *key));
         }
     }
 
     /// Takes a deadline that has come.
-    pub fn pop_due(&mut self, now: Time) -> Option<(Time, QpKey)> {
+    pub fn pop_due(&mut self, now: Time) -> Option<(Time, K)> {
         let Reverse((deadline, _)) = self.heap.peek()?;
         if *deadline > now {
             return None;
@@ -85,7 +135,7 @@ mod tests {
         for i in 0..100_000 {
             timers.push(at(1_000_000 + i), QpKey::for_test(1));
             timers.prune(1, counts);
-            assert!(timers.heap.len() <= 2 + Timers::STALE);
+            assert!(timers.heap.len() <= 2 + Timers::<QpKey>::STALE);
         }
         assert_eq!(timers.pop_due(at(7)), Some((at(7), QpKey::for_test(1))));
     }

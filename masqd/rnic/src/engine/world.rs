@@ -11,6 +11,7 @@ use slab::Slab;
 use super::env::QpEnv;
 use super::schedule::Schedule;
 use crate::qp::{Qp, QpKey, QpTable};
+use crate::shaping::Gate;
 use crate::transport::{Counters, RcQp, Time};
 use crate::udp::LocalId;
 use crate::vnic::Vnic;
@@ -37,6 +38,8 @@ pub struct World {
     pub sink: Arc<dyn EventSink>,
     /// Counters of queue pairs that are gone, and of the local path.
     pub counters: Counters,
+    /// Nothing gets leave to be sent: what needs none is done for those whose turn it is not.
+    pub gate_closed: bool,
     /// The present moment.
     pub now: Time,
 }
@@ -53,6 +56,7 @@ impl World {
             schedule: Schedule::default(),
             sink,
             counters: Counters::default(),
+            gate_closed: false,
             now: Time::ZERO,
         }
     }
@@ -86,6 +90,13 @@ impl World {
         let qp = self.qps.get_mut(key)?;
         let vnic = self.vnics.get_mut(qp.io.vnic)?;
         let Qp { rc, io, .. } = qp;
+        let class = self.schedule.classes.get_mut(vnic.shaping.class);
+        let gate = Gate {
+            vnic: vnic.shaping.bucket.as_mut(),
+            class: class.and_then(|c| c.bucket.as_mut()),
+            closed: self.gate_closed,
+        };
+        let messages_before = (rc.counters().sent_msgs, rc.counters().rcvd_msgs);
         let held_by_others = vnic.held_requests.saturating_sub(rc.buffers());
         let mut env = QpEnv {
             now: self.now,
@@ -96,10 +107,13 @@ impl World {
             io,
             sink: &*self.sink,
             held_by_others,
+            gate,
         };
         let result = call(rc, &mut env);
         let (sink, id) = (&*self.sink, vnic.id);
         env.cqs.tell_overruns(|cq| sink.event(Event::CqOverrun { vnic: id, cq }));
+        vnic.traffic.tx_messages += rc.counters().sent_msgs - messages_before.0;
+        vnic.traffic.rx_messages += rc.counters().rcvd_msgs - messages_before.1;
         let reason = if env.io.broken {
             "a work queue in guest memory is broken"
         } else if env.io.lost_completion {
@@ -116,6 +130,17 @@ impl World {
             self.schedule(key);
         }
         Some(result)
+    }
+
+    /// Where what a vNIC sends asks for leave.
+    pub fn gate(&mut self, vnic_key: usize) -> Option<Gate<'_>> {
+        let vnic = self.vnics.get_mut(vnic_key)?;
+        let class = self.schedule.classes.get_mut(vnic.shaping.class);
+        Some(Gate {
+            vnic: vnic.shaping.bucket.as_mut(),
+            class: class.and_then(|c| c.bucket.as_mut()),
+            closed: self.gate_closed,
+        })
     }
 
     /// Whether a queue pair may send to its peer behind the underlay.
@@ -143,11 +168,21 @@ impl World {
     pub fn schedule(&mut self, key: QpKey) {
         let Some(qp) = self.qps.get_mut(key) else { return };
         let Some(vnic) = self.vnics.get_mut(qp.io.vnic) else { return };
+        if !std::mem::replace(&mut qp.errand, true) {
+            self.schedule.errands.push(key);
+        }
         if !std::mem::replace(&mut qp.scheduled, true) {
             vnic.ready.push_back(key);
-            if !std::mem::replace(&mut vnic.scheduled, true) {
-                self.schedule.ready.push_back(qp.io.vnic);
-            }
+            let vnic_key = qp.io.vnic;
+            self.activate(vnic_key);
+        }
+    }
+
+    /// Notes that a vNIC has something to do.
+    pub fn activate(&mut self, vnic_key: usize) {
+        let Some(vnic) = self.vnics.get_mut(vnic_key) else { return };
+        if !std::mem::replace(&mut vnic.scheduled, true) {
+            self.schedule.enqueue(vnic.shaping.class, vnic_key);
         }
     }
 

@@ -31,6 +31,10 @@ counters! {
     sent_pkts,
     /// Packets received in a state in which they count.
     rcvd_pkts,
+    /// Messages sent whole: acknowledged SENDs, RDMA WRITEs and atomics, and answers to READ requests.
+    sent_msgs,
+    /// Messages received whole: SENDs, RDMA WRITEs and atomics carried out, and READs that have their data.
+    rcvd_msgs,
     /// Requests received again.
     duplicate_request,
     /// Requests received behind a gap.

@@ -33,6 +33,16 @@ pub trait Env {
         true
     }
 
+    /// Asks for leave to send a packet whose UDP payload, from BTH to ICRC, has `bytes` bytes: a request or a part of one, or an
+    /// answer to a READ or atomic. When it is agreed to, the packet is sent. When not, it waits as if it had not been
+    /// asked for: no timer runs for it, and [`RcQp::poll_transmit`](super::RcQp::poll_transmit) asks again when it is called.
+    fn may_send(&mut self, _bytes: usize) -> bool {
+        true
+    }
+
+    /// An acknowledgement of `bytes` bytes, counted likewise, is sent; it never waits for leave.
+    fn reply_sent(&mut self, _bytes: usize) {}
+
     /// Takes the next receive request, as [`Env::next_send`].
     fn next_recv(&mut self, work: &mut RecvWork) -> bool;
 

@@ -91,6 +91,8 @@ pub(super) struct Piece {
     /// The message, or the READ request's piece of it, begins here.
     pub(super) begins: bool,
     pub(super) ends: bool,
+    /// Its answer brings data, and comes whether it asks for an acknowledgement or not.
+    pub(super) is_fetch: bool,
 }
 
 impl Request {
@@ -109,8 +111,10 @@ impl Request {
             SendOp::Read => (read_packets - index % read_packets).min(self.packets - index),
             _ => 1,
         };
-        let payload = if self.work.op.is_fetch() { 0 } else { rest.min(mtu.bytes()) as usize };
-        Piece { index, packets, offset, payload, begins: index == 0, ends: index + packets == self.packets }
+        let is_fetch = self.work.op.is_fetch();
+        let payload = if is_fetch { 0 } else { rest.min(mtu.bytes()) as usize };
+        let (begins, ends) = (index == 0, index + packets == self.packets);
+        Piece { index, packets, offset, payload, begins, ends, is_fetch }
     }
 
     /// Whether the answer to the READ request that `index` belongs to ends there.

@@ -22,6 +22,9 @@ pub(super) struct Requester {
     retry: Retry,
     /// READ and atomic requests between `una` and `next`.
     fetches: u32,
+    /// The PSN behind the last one that asks for an answer since the last time that it was gone back to `una`. The local ACK timeout runs only
+    /// while such a one is on its way: what lies behind it may be held back for long, and nobody answers it.
+    asked: Psn,
     /// The ring may hold requests that have not been fetched.
     ring_has_work: bool,
 }
@@ -29,6 +32,7 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn start(&mut self, link: &Link<'_>, psn: Psn) {
         self.inflight.start(psn);
+        self.asked = psn;
         self.retry.start(link.attributes);
         self.fetches = 0;
         self.ring_has_work = true;
@@ -106,9 +110,10 @@ impl Requester {
             return Ok(());
         }
         while let Some((piece, repr)) = self.plan(link) {
-            if !batch.admits(&repr, piece.payload) {
+            if !batch.admits(&repr, piece.payload) || !env.may_send(repr.udp_payload_len(piece.payload)) {
                 break;
             }
+            let asks = repr.bth.ack_req || piece.is_fetch;
             let Some(request) = self.inflight.current_mut() else { break };
             let work = &request.work;
             if let Err(fault) = batch.push(repr, piece.payload, |out| payload(env, work, &piece, out)) {
@@ -119,7 +124,10 @@ impl Requester {
             counters.sent_pkts += 1;
             counters.retransmitted_pkts += u64::from(self.inflight.next() != self.inflight.high());
             self.inflight.advance(piece.packets);
-            self.retry.sent(now, link.ack_timeout());
+            if asks {
+                self.asked = self.inflight.next();
+                self.retry.sent(now, link.ack_timeout());
+            }
         }
         Ok(())
     }
@@ -175,11 +183,16 @@ impl Requester {
             _ => Ok(()),
         };
         if self.inflight.una() != una {
-            let outstanding = self.inflight.on_their_way() > 0;
-            self.retry.restart(now, link.ack_timeout(), outstanding);
+            self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
         }
         outcome?;
         self.judge_front(env, counters)
+    }
+
+    /// Whether a packet that asks for an answer is on its way.
+    fn awaits_answer(&self) -> bool {
+        let asked = self.asked.since(self.inflight.una());
+        asked > 0 && asked <= self.inflight.on_their_way()
     }
 
     fn acknowledgement<E: Env>(
@@ -302,7 +315,7 @@ impl Requester {
         self.acknowledge(link, psn.plus(1));
         self.fetches = self.fetches.saturating_sub(u32::from(ends_request));
         if self.inflight.una() == end {
-            self.complete_front(link, env);
+            self.complete_front(link, env, counters);
         }
         Ok(())
     }
@@ -333,7 +346,7 @@ impl Requester {
                 return Ok(true);
             }
             self.acknowledge(link, end);
-            self.complete_front(link, env);
+            self.complete_front(link, env, counters);
         }
     }
 
@@ -370,6 +383,7 @@ impl Requester {
 
     fn go_back(&mut self) {
         self.inflight.go_back();
+        self.asked = self.inflight.una();
         self.fetches = 0;
     }
 
@@ -386,8 +400,12 @@ impl Requester {
         }
     }
 
-    fn complete_front<E: Env>(&mut self, link: &Link<'_>, env: &mut E) {
+    fn complete_front<E: Env>(&mut self, link: &Link<'_>, env: &mut E, counters: &mut Counters) {
         let Some(request) = self.inflight.pop() else { return };
+        match request.work.op {
+            SendOp::Read => counters.rcvd_msgs += 1,
+            _ => counters.sent_msgs += 1,
+        }
         if request.work.signalled || link.config.signal_all {
             env.complete(&completion(&request.work, request.len, Status::Success, Cause::None));
         }

@@ -137,6 +137,8 @@ impl Responder {
         }
         match self.execute(link, env, packet) {
             Ok(packets) => {
+                let brings = packet.info.kind != Kind::ReadRequest && packet.info.position.ends();
+                counters.rcvd_msgs += u64::from(brings);
                 self.executed(link, packet, packets);
                 Ok(())
             }
@@ -411,7 +413,7 @@ impl Responder {
                 _ => None,
             };
             let bytes = source.map_or(0, |s| s.len as usize);
-            if !batch.admits(&repr, bytes) {
+            if !batch.admits(&repr, bytes) || !env.may_send(repr.udp_payload_len(bytes)) {
                 return Ok(());
             }
             let may_read = link.attributes.access.remote_read;
@@ -425,6 +427,8 @@ impl Responder {
                     self.resources.sent();
                     self.unacknowledged = 0;
                     counters.sent_pkts += 1;
+                    let whole = response.ends && !response.repeated && source.is_some();
+                    counters.sent_msgs += u64::from(whole);
                 }
                 // A repetition may come when the application has the data and the region is gone.
                 Err(_) if response.repeated => self.resources.give_up(),
@@ -439,7 +443,9 @@ impl Responder {
         }
         if let Some(reply) = self.reply {
             let repr = self.acknowledgement(reply, link);
+            let bytes = repr.udp_payload_len(0);
             if batch.admits(&repr, 0) && batch.push(repr, 0, |_| Ok(())).is_ok() {
+                env.reply_sent(bytes);
                 self.reply = None;
                 self.unacknowledged = 0;
                 counters.sent_pkts += 1;

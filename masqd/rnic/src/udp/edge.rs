@@ -88,8 +88,8 @@ impl TxBatch {
         self.bytes.truncate(self.bytes.len().saturating_sub(transmit.total_bytes));
     }
 
-    /// Takes the datagrams that were just appended to the buffer.
-    pub fn add(&mut self, edge: &Edge, route: &Route, transmit: Transmit) {
+    /// Takes the datagrams that were just appended to the buffer. They leave with `dscp`, if there is one, in place of the route's.
+    pub fn add(&mut self, edge: &Edge, route: &Route, dscp: Option<u8>, transmit: Transmit) {
         let range = self.bytes.len().saturating_sub(transmit.total_bytes)..self.bytes.len();
         let counted = edge.ports.get(&route.local).is_some_and(|p| p.sockets.counts_segments());
         if let Some(train) = self.bytes.get_mut(range.clone()) {
@@ -101,10 +101,16 @@ impl TxBatch {
             segment_bytes: transmit.segment_bytes.max(1),
             destination: route.destination,
             source_port: route.source_port,
-            traffic_class: route.traffic_class,
+            traffic_class: marked(route.traffic_class, dscp),
             hop_limit: route.hop_limit,
         });
     }
+}
+
+/// A DSCP and ECN field with another DSCP.
+fn marked(traffic_class: u8, dscp: Option<u8>) -> u8 {
+    const ECN: u8 = 0b11;
+    dscp.map_or(traffic_class, |dscp| dscp << 2 | traffic_class & ECN)
 }
 
 impl Edge {
@@ -293,7 +299,7 @@ mod tests {
             let total_bytes = (segments - 1) * segment_bytes + last;
             let from = batch.buffer().len();
             batch.buffer().extend((0..total_bytes).map(|i| (i * 7 + segments) as u8));
-            batch.add(&edge, &route, Transmit { segments, segment_bytes, total_bytes });
+            batch.add(&edge, &route, None, Transmit { segments, segment_bytes, total_bytes });
             sent.extend(batch.buffer()[from..].chunks(segment_bytes).map(<[u8]>::to_vec));
         }
         assert!(edge.flush(&mut batch));
@@ -315,6 +321,23 @@ mod tests {
         assert_eq!(got, sent);
         edge.close_route(&route);
         assert!(edge.detach(id));
+    }
+
+    #[test]
+    fn a_dscp_replaces_the_routes_and_leaves_the_ecn_bits() {
+        assert_eq!(marked(0x69, None), 0x69);
+        assert_eq!([0, 3].map(|ecn| marked(0x68 | ecn, Some(46))), [46 << 2, 46 << 2 | 3]);
+        assert_eq!(marked(0xff, Some(0)), 0b11);
+        let mut edge = Edge::default();
+        let address: IpAddr = "127.0.201.4".parse().unwrap();
+        let id = edge.attach(address).unwrap();
+        let route = edge.open_route(id, &connection(address)).unwrap();
+        let mut batch = TxBatch::default();
+        for dscp in [None, Some(10)] {
+            batch.buffer().extend([0; 20]);
+            batch.add(&edge, &route, dscp, Transmit { segments: 1, segment_bytes: 20, total_bytes: 20 });
+        }
+        assert_eq!(batch.trains.iter().map(|t| t.traffic_class).collect::<Vec<_>>(), [0x68, 10 << 2]);
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use guest_sim::Device;
 use guest_sim::suite::{Conn, Setup, Side, World, assert_same, assert_status, pattern};
 use guest_sim::verbs::{ConnectAttr, Guest, QpCaps, wr};
+use vrdma_abi::control::*;
 use vrdma_abi::ring::*;
 
 use crate::Test;
@@ -17,8 +19,14 @@ pub const TESTS: &[Test] = &[
 ];
 
 fn transfers(world: &World, from: &str, to: &str) {
-    const LEN: usize = 50_000;
     let (a, b) = (Side::open(world, from), Side::open(world, to));
+    transfer(&a, &b);
+    a.ctx.destroy().unwrap();
+    b.ctx.destroy().unwrap();
+}
+
+fn transfer(a: &Side, b: &Side) {
+    const LEN: usize = 50_000;
     let setup = Setup::default();
     let c = Conn { a: a.qp(&setup.caps_a, 64), b: b.qp(&setup.caps_b, 64) };
     c.a.connect(&setup.a, b.address, c.b.qpn).unwrap();
@@ -29,8 +37,6 @@ fn transfers(world: &World, from: &str, to: &str) {
     c.a.post_send(&wr::rdma(SEND_OP_RDMA_WRITE, 1, &there, 0), &[here.sge(0, LEN)]).unwrap();
     assert_status(&c.a.send_completion(), WC_SUCCESS);
     assert_same(&there.read(0, LEN), &data, "written");
-    a.ctx.destroy().unwrap();
-    b.ctx.destroy().unwrap();
 }
 
 /// Processes that own the memory of two guests get SIGKILL, again and again, at different moments.
@@ -106,7 +112,8 @@ fn doomed_transfer(first: &Path, second: &Path) -> Result<(), Box<dyn std::error
     }
 }
 
-/// masqd and its RNIC die together: the device begins a new epoch, and everything can be set up anew.
+/// masqd and its RNIC die together, the guest and its memory live on: the device begins a new epoch, nothing of the old one is
+/// left, and everything can be set up anew.
 fn killed_masqd(world: &mut World) {
     let survivor = Side::open(world, "blue-3");
     let old = Side::open(world, "blue-1");
@@ -116,20 +123,61 @@ fn killed_masqd(world: &mut World) {
     a.connect(&setup.a, old.address, b.qpn).unwrap();
     b.connect(&setup.b, survivor.address, a.qpn).unwrap();
     let (here, there) = (survivor.buffer(64), old.buffer(64));
+    here.write(0, b"before!!");
     a.post_send(&wr::rdma(SEND_OP_RDMA_WRITE, 1, &there, 0), &[here.sge(0, 8)]).unwrap();
     assert_status(&a.send_completion(), WC_SUCCESS);
     let epoch = old.guest.config.epoch;
 
     world.cluster.kill_masqd(1).unwrap();
+    here.write(0, b"after!!!");
     a.post_send(&wr::rdma(SEND_OP_RDMA_WRITE, 2, &there, 0), &[here.sge(0, 8)]).unwrap();
     assert_status(&a.send_completion(), WC_RETRY_EXC_ERR);
-    drop((old, b, there));
     world.stop_guest("blue-1");
     world.cluster.start_masqd(1).unwrap();
 
-    let again = world.guest("blue-1");
-    assert_ne!(again.config.epoch, epoch, "all objects are gone, so the epoch is another");
-    drop(again);
+    // A VM that lives on keeps its memory, and its front end connects again.
+    let socket = world.cluster.socket("blue-1");
+    let mut device = Device::connect_with(&socket, old.guest.ram.clone()).expect("masqd is back");
+    assert_ne!(device.config.epoch, epoch, "all objects are gone, so the epoch is another");
+    assert_eq!(device.read_config().unwrap().epoch, device.config.epoch, "and stays as it is");
+    let new_epoch = device.config.epoch;
+    let again = Guest::attach(device).expect("DEVICE_INIT");
+    again.add_gid(0, old.address.into()).unwrap();
+
+    // What the driver had sent in the old epoch, and QEMU replays, is refused by name; in the new one there is nothing.
+    let (ctx, pd, qp) = (old.ctx.handle(), old.pd.handle(), b.handle());
+    let create = |pd| again.control().run(OP_CREATE_PD, &CreatePd { pd, ctx }).map_err(|e| e.errno());
+    again.control().set_epoch(epoch);
+    assert_eq!(create(again.handle() + 1000), Err(libc::ESTALE));
+    let query: Result<QueryQpReply, _> =
+        again.control().call(OP_QUERY_QP, &Destroy { handle: qp, reserved: 0 });
+    assert_eq!(query.map(drop).map_err(|e| e.errno()), Err(libc::ESTALE));
+    again.control().set_epoch(new_epoch);
+    assert_eq!(create(again.handle() + 1000), Err(libc::ENOENT), "its context is gone");
+    let query: Result<QueryQpReply, _> =
+        again.control().call(OP_QUERY_QP, &Destroy { handle: qp, reserved: 0 });
+    assert_eq!(query.map(drop).map_err(|e| e.errno()), Err(libc::ENOENT), "its queue pair is gone");
+    for (opcode, handle) in
+        [(OP_DESTROY_QP, qp), (OP_DESTROY_MR, there.handle()), (OP_DESTROY_PD, pd), (OP_DESTROY_CONTEXT, ctx)]
+    {
+        let destroyed = again.control().run(opcode, &Destroy { handle, reserved: 0 });
+        assert_eq!(destroyed, Ok(()), "the end of what is gone already succeeds");
+    }
+
+    // A peer cannot reach what was there, by its old number and key.
+    let stranger = survivor.qp(&setup.caps_a, 64);
+    stranger.connect(&setup.a, old.address, b.qpn).unwrap();
+    stranger.post_send(&wr::rdma(SEND_OP_RDMA_WRITE, 3, &there, 0), &[here.sge(0, 8)]).unwrap();
+    assert_status(&stranger.send_completion(), WC_RETRY_EXC_ERR);
+    assert_eq!(there.read(0, 8), b"before!!");
+    // The same guest, in the same memory, sets up what it likes.
+    let new_ctx = again.open().unwrap();
+    let new = Side { pd: new_ctx.alloc_pd().unwrap(), ctx: new_ctx, guest: again, address: old.address };
+    transfer(&new, &survivor);
+    transfer(&survivor, &new);
+    assert_eq!(there.read(0, 8), b"before!!");
+    new.ctx.destroy().unwrap();
+    drop((new, old, b, there));
     transfers(world, "blue-1", "blue-2");
     transfers(world, "blue-1", "blue-3");
     survivor.ctx.destroy().unwrap();

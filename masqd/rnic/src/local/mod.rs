@@ -12,14 +12,18 @@
 //! Between two slices anything can happen to either side: keys are checked again for each slice; a
 //! connection that was made anew makes the message begin again.
 
+mod bill;
+
 use std::time::Duration;
 
 use masq_driver::{Event, QpFault, QpState};
 
 use crate::engine::World;
+use crate::local::bill::Bill;
 use crate::memory::{Span, copy_spans};
 use crate::mr::{Need, SgeSpans};
 use crate::qp::{Path, Qp, QpKey};
+use crate::shaping::Short;
 use crate::transport::{
     AtomicOp, Cause, Completion, Env, Failure, MemoryFault, QpEvent, RemoteAccess, RemoteRange, SendOp,
     SendWork, Status, Time, WcOpcode, WorkQueue, judge_send, total_bytes,
@@ -93,6 +97,17 @@ pub struct Ran {
     pub messages: usize,
     /// There is more to do at once.
     pub more: bool,
+    /// There is something to send that may not be sent now.
+    pub held: Option<Held>,
+}
+
+/// What may not be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The vNIC whose memory it is in.
+    pub payer: usize,
+    /// Why, and until when.
+    pub short: Short,
 }
 
 /// Gives queue pair `key` a turn.
@@ -101,6 +116,10 @@ pub fn run(world: &mut World, key: QpKey) -> Ran {
     while ran.messages < MESSAGES_PER_TURN && ran.bytes < SLICE_BYTES {
         match step(world, key, SLICE_BYTES - ran.bytes) {
             Step::Idle => return ran,
+            Step::Held(held) => {
+                ran.held = Some(held);
+                return ran;
+            }
             Step::Copied(bytes) => ran.bytes += bytes,
             Step::Done(bytes) => {
                 ran.bytes += bytes;
@@ -115,6 +134,8 @@ pub fn run(world: &mut World, key: QpKey) -> Ran {
 enum Step {
     /// There is nothing to do, or it must wait.
     Idle,
+    /// It must wait for leave to send.
+    Held(Held),
     /// A part of a message.
     Copied(usize),
     /// The end of a message.
@@ -177,6 +198,12 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
     };
     let Some(peer) = find_peer(world, key) else { return not_answered(world, key) };
     establish(world, peer);
+    let bill = match Bill::new(world, key, peer, len, room) {
+        Some(Ok(bill)) => bill,
+        Some(Err(held)) => return Step::Held(held),
+        None => return Step::Idle,
+    };
+    let room = bill.bytes;
     let answer = match world.qps.get(key).map(|q| q.io.held_send.work.op) {
         Some(SendOp::Send | SendOp::SendImm) => send(world, key, peer, len, room),
         Some(SendOp::Write | SendOp::WriteImm) => write(world, key, peer, len, room),
@@ -186,12 +213,15 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
     };
     match answer {
         Answer::Copied(bytes) => {
+            bill.pay(world, bytes);
             if let Some(qp) = world.qps.get_mut(key) {
                 qp.initiator.done += bytes as u32;
             }
             Step::Copied(bytes)
         }
         Answer::Done(bytes) => {
+            bill.pay(world, bytes);
+            bill.message_done(world);
             succeed(world, key, len);
             Step::Done(bytes)
         }
