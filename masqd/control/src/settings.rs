@@ -2,10 +2,16 @@
 
 use std::num::NonZeroU32;
 
+use masq_driver::Rate;
 use masq_model::QosPolicy;
 use masq_policy::quota::{Quotas, Resource};
 
 use crate::{Directory, Limits};
+
+/// A burst that nobody has set is ten milliseconds' worth...
+const BURSTS_PER_SEC: u64 = 100;
+/// ...but two of the largest trains of packets at least.
+const LEAST_DEFAULT_BURST_BITS: u64 = 8 * (128 << 10);
 
 /// The settings of a vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +29,24 @@ impl Default for Settings {
     fn default() -> Self {
         Settings { quotas: Limits::DEFAULT_QUOTAS, commands_per_sec: None, qos: None }
     }
+}
+
+/// What the RNIC is told of a QoS policy, or of its absence.
+pub fn driver_limits(qos: Option<&QosPolicy>) -> masq_driver::Limits {
+    let Some(qos) = qos else { return masq_driver::Limits::default() };
+    masq_driver::Limits {
+        rate: qos.rate_bits_per_sec.map(|rate| driver_rate(rate, qos.burst_bits)),
+        weight: qos.weight,
+        class: qos.class,
+        dscp: qos.dscp,
+    }
+}
+
+/// A rate with its burst; without one, a default that a bulk transfer does not notice.
+pub fn driver_rate(bits_per_sec: u64, burst_bits: Option<u64>) -> Rate {
+    let burst_bits = burst_bits.unwrap_or((bits_per_sec / BURSTS_PER_SEC).max(LEAST_DEFAULT_BURST_BITS));
+    let burst_bytes = (burst_bits / 8).clamp(Rate::MIN_BURST_BYTES, Rate::MAX_BURST_BYTES);
+    Rate { bits_per_sec, burst_bytes }
 }
 
 impl Directory {

@@ -312,21 +312,60 @@ fn quotas_change_while_the_guest_runs_and_what_it_has_stays() {
     g.pd(2, 1).unwrap();
     let fewer =
         Settings { quotas: quotas().with(masq_policy::quota::Resource::Pds, 1), ..Settings::default() };
-    g.session.set_settings(fewer);
+    g.session.set_settings(&g.rnic, fewer).unwrap();
     assert_eq!(refused(g.pd(3, 1)), (Errno::EDQUOT, "quota"));
     g.mr(1, 2).unwrap();
     g.destroy(OP_DESTROY_MR, 1).unwrap();
     g.destroy(OP_DESTROY_PD, 2).unwrap();
     assert_eq!(refused(g.pd(3, 1)), (Errno::EDQUOT, "quota"), "one is left, and one is the quota");
-    g.session.set_settings(Settings { quotas: quotas(), ..Settings::default() });
+    g.session.set_settings(&g.rnic, Settings { quotas: quotas(), ..Settings::default() }).unwrap();
     g.pd(3, 1).unwrap();
+}
+
+#[test]
+fn a_qos_policy_reaches_the_rnic_and_its_absence_too() {
+    let mut g = ready();
+    let policy = |json| serde_json::from_str(json).unwrap();
+    for (json, rate, weight, class, dscp) in [
+        (r#"{"name":"slow","rate_bits_per_sec":50000000}"#, Some((50_000_000, 128 << 10)), 1, 0, None),
+        (
+            r#"{"name":"fast","rate_bits_per_sec":5000000000,"weight":7}"#,
+            Some((5_000_000_000, 6_250_000)),
+            7,
+            0,
+            None,
+        ),
+        (
+            r#"{"name":"own","rate_bits_per_sec":1000000,"burst_bits":800000,"class":3,"dscp":46}"#,
+            Some((1_000_000, 100_000)),
+            1,
+            3,
+            Some(46),
+        ),
+        (r#"{"name":"free"}"#, None, 1, 0, None),
+    ] {
+        let qos = Some(policy(json));
+        g.session.set_settings(&g.rnic, Settings { qos, ..Settings::default() }).unwrap();
+        let rate = rate.map(|(bits_per_sec, burst_bytes)| masq_driver::Rate { bits_per_sec, burst_bytes });
+        let limits = g.rnic.limits().unwrap();
+        assert_eq!(
+            (limits.rate, limits.weight, limits.class, limits.dscp),
+            (rate, weight, class, dscp),
+            "{json}"
+        );
+        limits.check().unwrap();
+    }
+    g.session.set_settings(&g.rnic, Settings::default()).unwrap();
+    assert_eq!(g.rnic.limits(), Some(masq_driver::Limits::default()));
 }
 
 #[test]
 fn commands_beyond_the_rate_are_refused_but_destroying_is_not() {
     let mut g = ready();
     let commands_per_sec = std::num::NonZeroU32::new(3);
-    g.session.set_settings(Settings { quotas: quotas(), commands_per_sec, ..Settings::default() });
+    g.session
+        .set_settings(&g.rnic, Settings { quotas: quotas(), commands_per_sec, ..Settings::default() })
+        .unwrap();
     g.now = std::time::Duration::from_secs(100);
     for pd in 10..13 {
         g.pd(pd, 1).unwrap();

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use masq_control::store::{Change, Store, Transaction};
 use masq_control::{Identity, Link, Settings};
-use masq_model::{HostState, Object, Vnic};
+use masq_driver::{Command, Limits};
 use masq_model::api::{LinkStatus, VnicState, VnicStatus};
+use masq_model::{ClassRate, HostState, Object, Vnic};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
@@ -17,7 +18,7 @@ use crate::device::{Device, Message, Report};
 use crate::health::Health;
 use crate::host::Host;
 use crate::realise::Realiser;
-use crate::underlay::{LinkState, Underlay, UnderlayError};
+use crate::underlay::{Alias, LinkState, Reconciled, Underlay, UnderlayError};
 
 /// What failed is tried again after this time, even if nothing has changed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -28,6 +29,8 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 const UNDERLAY: &str = "underlay";
 const DEVICES: &str = "devices";
 const PUBLISHING: &str = "publishing";
+const ALIASES: &str = "aliases";
+const CLASSES: &str = "class rates";
 const DESIRED: &str = "desired state";
 
 /// The devices of this host.
@@ -62,6 +65,8 @@ pub struct Supervisor {
     pub underlay: Underlay,
     /// Changes when the directory does.
     pub changed: watch::Receiver<u64>,
+    /// The classes' rates that the RNIC has, once it has been told any.
+    pub class_rates: Option<Vec<ClassRate>>,
 }
 
 impl Supervisor {
@@ -93,11 +98,13 @@ impl Supervisor {
             self.devices.withdraw_all_but(|_| false);
             return true;
         };
+        let mut settled = self.set_class_rates().await;
+        settled &= self.reconcile_aliases().await;
         let usable = self.look_at_underlay(&addresses).await;
         if !usable && self.devices.is_empty() {
             return false;
         }
-        let mut settled = usable && self.publish(realiser).await;
+        settled &= usable && self.publish(realiser).await;
         let wanted = self.wanted();
         self.devices
             .withdraw_all_but(|running| wanted.iter().any(|(w, _)| same_device(w, &running.identity)));
@@ -114,7 +121,8 @@ impl Supervisor {
             return true;
         }
         if tokio::time::timeout(SETTLE_PATIENCE, self.host.router.settle()).await.is_err() {
-            self.health.problem(DEVICES, "one does not answer, so what is desired may not be in force everywhere");
+            self.health
+                .problem(DEVICES, "one does not answer, so what is desired may not be in force everywhere");
             return false;
         }
         self.health.fine(DEVICES);
@@ -152,6 +160,53 @@ impl Supervisor {
                 .problem(DESIRED, format!("it has no host {:?}, which is this one", self.host.name)),
         }
         addresses
+    }
+
+    /// Makes the RNIC share its classes' rates as the desired state says; whether it does.
+    async fn set_class_rates(&mut self) -> bool {
+        let rates = {
+            let directory = self.host.directory.read();
+            directory.host(&self.host.name).map(|h| h.class_rates.clone()).unwrap_or_default()
+        };
+        if self.class_rates.as_ref() == Some(&rates) {
+            return true;
+        }
+        for class in 0..Limits::CLASSES {
+            let rate = rates.iter().find(|r| r.class == class);
+            let rate = rate.map(|r| masq_control::driver_rate(r.rate_bits_per_sec, r.burst_bits));
+            if let Err(e) = self.host.rnic.execute(Command::SetClassRate { class, rate }) {
+                self.health.problem(CLASSES, format!("class {class}: {e}"));
+                return false;
+            }
+        }
+        self.health.fine(CLASSES);
+        self.class_rates = Some(rates);
+        true
+    }
+
+    /// Puts the host's aliases on its links, and takes away those that are not wanted any more; whether all went well.
+    async fn reconcile_aliases(&mut self) -> bool {
+        let wanted: Vec<Alias> = {
+            let directory = self.host.directory.read();
+            let aliases = directory.host(&self.host.name).map(|h| h.aliases.clone()).unwrap_or_default();
+            let alias = |a: masq_model::Alias| Alias { address: a.address, link: a.link, gateway: a.gateway };
+            aliases.into_iter().map(alias).collect()
+        };
+        let problems = match self.underlay.reconcile_aliases(&wanted).await {
+            Ok(Reconciled { changes, problems }) => {
+                if changes > 0 {
+                    info!(changes, aliases = wanted.len(), "path aliases brought up to date");
+                }
+                problems.iter().map(ToString::to_string).collect()
+            }
+            Err(e) => vec![e.to_string()],
+        };
+        if problems.is_empty() {
+            self.health.fine(ALIASES);
+        } else {
+            self.health.problem(ALIASES, problems.join("; "));
+        }
+        problems.is_empty()
     }
 
     async fn look_at_underlay(&self, addresses: &[IpAddr]) -> bool {

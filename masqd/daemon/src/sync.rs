@@ -30,7 +30,6 @@ pub const STORE: &str = "store";
 pub struct Sync {
     store: Arc<dyn Store>,
     host: Arc<Host>,
-    health: Arc<Health>,
     misses: mpsc::UnboundedReceiver<Miss>,
     waiting: Vec<Miss>,
     gate: RefreshGate,
@@ -44,12 +43,11 @@ impl Sync {
     pub fn new(
         store: Arc<dyn Store>,
         host: Arc<Host>,
-        health: Arc<Health>,
         misses: mpsc::UnboundedReceiver<Miss>,
         changed: watch::Sender<u64>,
     ) -> Self {
         let gate = RefreshGate::new(REFRESH_INTERVAL);
-        Sync { store, host, health, misses, waiting: Vec::new(), gate, began: Instant::now(), changed }
+        Sync { store, host, misses, waiting: Vec::new(), gate, began: Instant::now(), changed }
     }
 
     /// Runs for ever.
@@ -83,7 +81,10 @@ impl Sync {
                 Err(e) if host.freshness.age() > STALENESS_BOUND => {
                     // Without the age, which would make it another problem each time.
                     let bound = STALENESS_BOUND.as_secs();
-                    health.problem(STORE, format!("no answer for more than {bound} s, so what is known is stale: {e}"));
+                    health.problem(
+                        STORE,
+                        format!("no answer for more than {bound} s, so what is known is stale: {e}"),
+                    );
                 }
                 Err(e) => debug!("the store does not answer: {e}"),
             }

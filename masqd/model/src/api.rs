@@ -330,8 +330,8 @@ pub struct ConnectionStatus {
     pub allowed_by: String,
     /// When it was made, in seconds since 1970.
     pub since_unix_seconds: u64,
-    /// Bytes of messages sent.
+    /// Bytes of IP packets sent.
     pub tx_bytes: u64,
-    /// Bytes of messages received.
+    /// Bytes of IP packets received.
     pub rx_bytes: u64,
 }

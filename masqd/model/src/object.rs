@@ -49,7 +49,8 @@ pub struct ClassRate {
     pub class: u8,
     /// The rate in bits of IP packets per second.
     pub rate_bits_per_sec: u64,
-    /// How much may be sent at once after a pause, in bits; a tenth of a second's worth when absent.
+    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth, at least 1048576,
+    /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_bits: Option<u64>,
 }
@@ -148,7 +149,8 @@ pub struct QosPolicy {
     /// What each vNIC may send, in bits of IP packets per second; unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bits_per_sec: Option<u64>,
-    /// How much may be sent at once after a pause, in bits; a tenth of a second's worth when absent.
+    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth, at least 1048576,
+    /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_bits: Option<u64>,
     /// Share of the host's RNIC among vNICs of the same class that all have something to send, 1 to 256.

@@ -34,11 +34,11 @@ pub const MIN_RATE_BITS_PER_SEC: u64 = 100_000;
 /// Highest rate of a policy or a class.
 pub const MAX_RATE_BITS_PER_SEC: u64 = 1_000_000_000_000;
 
-/// Smallest burst: one full packet must fit.
-pub const MIN_BURST_BITS: u64 = 72_000;
+/// Smallest burst: 16 KiB, so that a packet of any size fits.
+pub const MIN_BURST_BITS: u64 = 8 * (16 << 10);
 
-/// Largest burst.
-pub const MAX_BURST_BITS: u64 = 1_000_000_000_000;
+/// Largest burst: 1 GiB.
+pub const MAX_BURST_BITS: u64 = 8 * (1 << 30);
 
 /// Classes of traffic.
 pub const CLASSES: u8 = 8;

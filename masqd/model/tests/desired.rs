@@ -16,7 +16,7 @@ gateway = "10.79.0.254"
 [[host.class_rates]]
 class = 7
 rate_bits_per_sec = 8000000
-burst_bits = 72000
+burst_bits = 131072
 [[host]]
 name = "h2"
 underlay = ["fd00::2"]
@@ -266,12 +266,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "host \"h1\": field class_rates[0].rate_bits_per_sec: 99999 lies outside 100000 to 1000000000000",
     ),
     (
-        "burst_bits = 72000",
-        "burst_bits = 71999",
-        "host \"h1\": field class_rates[0].burst_bits: 71999 lies outside 72000 to 1000000000000",
+        "burst_bits = 131072",
+        "burst_bits = 131071",
+        "host \"h1\": field class_rates[0].burst_bits: 131071 lies outside 131072 to 8589934592",
     ),
     (
-        "burst_bits = 72000",
+        "burst_bits = 131072",
         "[[host.class_rates]]\nclass = 7\nrate_bits_per_sec = 100000",
         "host \"h1\": field class_rates: 7 stands there twice",
     ),
@@ -328,7 +328,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "= 9000000\n",
         "= 1000000000001\n",
-        "qos_policy \"gold\": field burst_bits: 1000000000001 lies outside 72000 to 1000000000000",
+        "qos_policy \"gold\": field burst_bits: 1000000000001 lies outside 131072 to 8589934592",
     ),
     (
         "rate_bits_per_sec = 1000000000\n",

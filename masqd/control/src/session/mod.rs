@@ -21,7 +21,9 @@ mod pages;
 use std::collections::HashMap;
 
 use ipnet::IpNet;
-use masq_driver::{CqHandle, CtxHandle, MrHandle, PdHandle, QpHandle, VnicId};
+use masq_driver::{
+    Command, CqHandle, CtxHandle, DriverError, MrHandle, PdHandle, QpHandle, RnicDriver, VnicId,
+};
 use masq_policy::conntrack::{Connection, Conntrack};
 use masq_policy::qpn::QpnPool;
 use masq_policy::quota::{CommandRate, Usage};
@@ -31,7 +33,7 @@ use vrdma_abi::control as abi;
 use zerocopy::IntoBytes;
 
 use crate::refusal::RefusalCounters;
-use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb};
+use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb, driver_limits};
 use decode::{body, reserved};
 use objects::Objects;
 
@@ -220,11 +222,18 @@ impl Session {
         }
     }
 
-    /// Quotas have changed. What the guest has already stays, also above them.
-    pub fn set_settings(&mut self, settings: Settings) {
+    /// Quotas or QoS have changed. What the guest has already stays, also above its quotas.
+    pub fn set_settings(&mut self, rnic: &dyn RnicDriver, settings: Settings) -> Result<(), DriverError> {
         self.usage.set_quotas(settings.quotas);
         self.command_rate.set(settings.commands_per_sec);
         self.config.settings = settings;
+        self.apply_limits(rnic)
+    }
+
+    /// Tells the RNIC what the vNIC may send; at first, and whenever that changes.
+    pub fn apply_limits(&self, rnic: &dyn RnicDriver) -> Result<(), DriverError> {
+        let limits = driver_limits(self.config.settings.qos.as_ref());
+        rnic.execute(Command::SetLimits { vnic: self.config.id, limits }).map(drop)
     }
 
     /// What the guest may have.

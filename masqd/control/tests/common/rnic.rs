@@ -21,6 +21,7 @@ struct Books {
     failures: Vec<DriverError>,
     revoked: Vec<QpHandle>,
     commands: usize,
+    limits: Option<Limits>,
 }
 
 pub struct FakeQp {
@@ -30,6 +31,11 @@ pub struct FakeQp {
 }
 
 impl FakeRnic {
+    /// The limits of the last `SetLimits`.
+    pub fn limits(&self) -> Option<Limits> {
+        self.0.lock().unwrap().limits
+    }
+
     /// How many objects exist; the status page counts.
     pub fn held(&self) -> usize {
         let b = self.0.lock().unwrap();
@@ -203,6 +209,7 @@ impl RnicDriver for FakeRnic {
                 q.state = QpState::Err;
                 b.revoked.push(qp);
             }
+            Command::SetLimits { limits, .. } => b.limits = Some(limits),
             other => panic!("a session never sends {other:?}"),
         }
         Ok(Reply::Done)

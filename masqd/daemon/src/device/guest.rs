@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use masq_control::{
-    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Revocation, Session, SessionConfig, Settings,
-    Ticket, config_space,
+    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Revocation, Session,
+    SessionConfig, Settings, Ticket, config_space,
 };
 use masq_driver::{Command, DriverError, Event, VnicId};
-use masq_model::api::{ConnectionStatus, ObjectCounts, VnicState};
 use masq_policy::conntrack::Touched;
-use masq_policy::quota::Resource;
 use tracing::{debug, info, warn};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
@@ -27,7 +25,7 @@ use super::queues::QUEUES;
 use super::ring::{Chain, Popped, Ring, RingError};
 use super::throttle::Throttle;
 use super::vring::{Kick, Vring};
-use super::{Host, MAX_REQUEST_BYTES, Report, SPACE_BYTES};
+use super::{Host, MAX_REQUEST_BYTES, SPACE_BYTES};
 
 /// Requests that are served before the device's thread looks at anything else.
 const REQUESTS_PER_TURN: usize = 64;
@@ -40,7 +38,7 @@ pub(super) struct Guest {
     pub(super) name: Arc<str>,
     /// The RNIC's name for it.
     pub(super) vnic: VnicId,
-    epoch: u64,
+    pub(super) epoch: u64,
     link: Link,
     inbox: Inbox,
     pub(super) poller: Arc<Poller>,
@@ -50,7 +48,7 @@ pub(super) struct Guest {
     pub(super) vrings: Vec<Vring>,
     pub(super) control: Option<Ring>,
     pub(super) events: Option<Ring>,
-    session: Session,
+    pub(super) session: Session,
     /// Chains of requests that wait for the store.
     waiting: HashMap<Ticket, Chain>,
     /// Events that wait for buffers.
@@ -138,6 +136,7 @@ impl Guest {
             withdrawn: false,
         };
         guest.host.rnic.execute(attach)?;
+        guest.session.apply_limits(&*guest.host.rnic)?;
         Ok(guest)
     }
 
@@ -239,7 +238,10 @@ impl Guest {
                 self.session.set_addresses(gids, allowed);
                 self.tell_taken();
             }
-            Message::Settings(settings) => self.session.set_settings(settings),
+            Message::Settings(settings) => {
+                let outcome = self.session.set_settings(&*self.host.rnic, settings);
+                self.must_limit(outcome);
+            }
             Message::Link(link) => self.set_link(link),
             Message::Resolved(ticket) => self.resolved(ticket),
             Message::MoreRequests => self.serve_requests(),
@@ -290,6 +292,14 @@ impl Guest {
         self.settled.extend(settled);
         if !self.dead {
             self.settled.clear();
+        }
+    }
+
+    /// Fail closed: a guest that cannot be limited goes.
+    fn must_limit(&mut self, outcome: Result<(), DriverError>) {
+        if let Err(e) = outcome {
+            warn!(vnic = %self.name, "the RNIC does not take the vNIC's limits, so the device is detached: {e}");
+            self.dead = true;
         }
     }
 
@@ -439,39 +449,6 @@ impl Guest {
         }
     }
 
-    fn report(&self) -> Report {
-        let identity = self.session.identity();
-        let used = |resource| self.session.usage().used(resource);
-        let connection = |c: &masq_policy::conntrack::Connection| ConnectionStatus {
-            vnic: self.name.to_string(),
-            vpc: identity.vpc.clone(),
-            transport: c.transport.to_string(),
-            local: c.local,
-            local_qpn: c.local_qpn.get(),
-            remote: c.remote,
-            remote_qpn: c.remote_qpn.get(),
-            peer: c.peer.to_string(),
-            path: 0,
-            remote_underlay: c.remote_address,
-            allowed_by: c.allowed_by.to_string(),
-            since_unix_seconds: self.host.unix_seconds(c.since),
-            tx_bytes: 0,
-            rx_bytes: 0,
-        };
-        Report {
-            state: if self.session.is_initialised() { VnicState::Active } else { VnicState::Connected },
-            epoch: Some(self.epoch),
-            objects: ObjectCounts {
-                contexts: used(Resource::Contexts),
-                pds: used(Resource::Pds),
-                mrs: used(Resource::Mrs),
-                cqs: used(Resource::Cqs),
-                qps: used(Resource::Qps),
-            },
-            connections: self.session.connections().map(|(_, c)| connection(c)).collect(),
-        }
-    }
-
     /// Writes a line that a guest can provoke, unless there have been too many.
     pub(super) fn say(&mut self, line: impl FnOnce(&str)) {
         match self.throttle.admit(Instant::now()) {
@@ -555,7 +532,8 @@ mod tests {
         let identity = host.identity(&host.directory.read(), "blue-1").unwrap();
         let settings = host.directory.read().settings("blue-1");
         let mut guest =
-            Guest::attach(identity, settings, host, Inbox::new().unwrap(), Arc::new(Poller::new().unwrap())).unwrap();
+            Guest::attach(identity, settings, host, Inbox::new().unwrap(), Arc::new(Poller::new().unwrap()))
+                .unwrap();
         guest.session = driver.session;
         // More often than requests may wait at the same time.
         for round in 0..300 {

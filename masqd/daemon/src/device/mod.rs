@@ -19,6 +19,7 @@ mod inbox;
 mod memory;
 mod poller;
 mod queues;
+mod report;
 mod ring;
 mod serve;
 /// The session's tests bring a driver and an RNIC that keeps books.
@@ -77,6 +78,6 @@ pub struct Report {
     pub objects: ObjectCounts,
     /// Its guest's connections.
     pub connections: Vec<ConnectionStatus>,
-    /// What its guest has sent and received.
+    /// What its guest has sent and received; without names and rate, which the desired state tells.
     pub traffic: Traffic,
 }

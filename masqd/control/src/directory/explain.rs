@@ -1,0 +1,201 @@
+//! Whether two ends may be connected, in words.
+
+use std::net::IpAddr;
+
+use masq_model::api::{ExplainedEnd, ExplainedFlow, Explanation};
+use masq_model::{Vnic, Vpc};
+use masq_policy::rename::{Endpoints, Found};
+use masq_policy::rules::{Action, Flow, Party, Transport};
+use masq_types::Gid;
+
+use super::Directory;
+
+/// What is asked. An end is the name of a vNIC or a virtual address.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// One end.
+    pub from: &'a str,
+    /// The other.
+    pub to: &'a str,
+    /// The network of addresses; when absent, that of an end that is the name of a vNIC.
+    pub vpc: Option<&'a str>,
+    /// The transport.
+    pub transport: Transport,
+}
+
+/// A question cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// A network that does not exist.
+    #[error("there is no vpc {0:?}")]
+    NoVpc(String),
+    /// Neither the name of a vNIC nor an address.
+    #[error("{0:?} is neither the name of a vNIC nor an address")]
+    NoSuchEnd(String),
+    /// A vNIC outside of the network that was named.
+    #[error("vNIC {vnic:?} belongs to vpc {vpc:?}, not to {asked:?}")]
+    WrongVpc {
+        /// The vNIC.
+        vnic: String,
+        /// Its network.
+        vpc: String,
+        /// The network that was asked for.
+        asked: String,
+    },
+    /// An address alone.
+    #[error("the address {0} means nothing without a network: name a vpc")]
+    WhichVpc(IpAddr),
+    /// Nobody has the address.
+    #[error("no vNIC of vpc {vpc:?} has the address {address}")]
+    Nobody {
+        /// The address.
+        address: IpAddr,
+        /// The network.
+        vpc: String,
+    },
+}
+
+/// One end.
+struct End<'a> {
+    vnic: &'a Vnic,
+    vpc: &'a Vpc,
+    /// The addresses that come into question, the preferred one first.
+    gids: Vec<Gid>,
+}
+
+impl Directory {
+    /// Whether two ends may be connected, and what says so.
+    pub fn explain(&self, question: &Question<'_>) -> Result<Explanation, AskError> {
+        let vpc_of = |end| self.vnic(end).map(|v| v.vpc.as_str());
+        let vpc = question.vpc.or_else(|| vpc_of(question.from)).or_else(|| vpc_of(question.to));
+        let from = self.end(question.from, question.vpc, vpc)?;
+        let to = self.end(question.to, question.vpc, vpc)?;
+        let (a, b) = pair(&from, &to);
+        let obstacles = self.obstacles(&from, a, &to, b);
+        let same_vnic = from.vnic.name == to.vnic.name;
+        let flows = if same_vnic || from.vpc.name != to.vpc.name {
+            Vec::new()
+        } else {
+            self.flows(question.transport, &from, a, &to, b)
+        };
+        let rules_allow = same_vnic || flows.iter().any(Flow::is_allowed);
+        let summary = match (obstacles.first(), flows.iter().find(|f| f.is_allowed())) {
+            (Some(obstacle), _) => obstacle.clone(),
+            (None, Some(flow)) => flow.to_string(),
+            (None, None) if same_vnic => "both ends are the same vNIC".into(),
+            (None, None) => flows.iter().map(Flow::to_string).collect::<Vec<_>>().join("; "),
+        };
+        Ok(Explanation {
+            allowed: rules_allow && obstacles.is_empty(),
+            summary,
+            from: from.explained(a),
+            to: to.explained(b),
+            flows: flows.iter().map(explained_flow).collect(),
+            obstacles,
+        })
+    }
+
+    fn end(&self, text: &str, asked: Option<&str>, vpc: Option<&str>) -> Result<End<'_>, AskError> {
+        if let Some(vnic) = self.vnic(text) {
+            if let Some(asked) = asked.filter(|asked| *asked != vnic.vpc) {
+                let (vnic, vpc) = (vnic.name.clone(), vnic.vpc.clone());
+                return Err(AskError::WrongVpc { vnic, vpc, asked: asked.into() });
+            }
+            let mut gids: Vec<Gid> = vnic.addresses.iter().copied().map(Gid::from).collect();
+            gids.push(Gid::from(vnic.mac.link_local()));
+            return Ok(End { vnic, vpc: self.known_vpc(&vnic.vpc)?, gids });
+        }
+        let address: IpAddr = text.parse().map_err(|_| AskError::NoSuchEnd(text.into()))?;
+        let vpc = self.known_vpc(vpc.ok_or(AskError::WhichVpc(address))?)?;
+        let gid = Gid::from(address);
+        let name = match self.find(vpc.vni, gid) {
+            Found::Realised(peer) => &*peer.vnic,
+            // Which of the two is asked about makes no difference: neither gets it.
+            Found::Desired { vnic, .. } | Found::Contested { vnic, .. } => vnic,
+            Found::Unknown => return Err(AskError::Nobody { address, vpc: vpc.name.clone() }),
+        };
+        let vnic = self.vnic(name).ok_or(AskError::Nobody { address, vpc: vpc.name.clone() })?;
+        Ok(End { vnic, vpc, gids: vec![gid] })
+    }
+
+    fn known_vpc(&self, name: &str) -> Result<&Vpc, AskError> {
+        self.vpc(name).ok_or_else(|| AskError::NoVpc(name.into()))
+    }
+
+    /// There and back.
+    fn flows(&self, transport: Transport, from: &End<'_>, a: Gid, to: &End<'_>, b: Gid) -> Vec<Flow> {
+        let party = |end: &End<'_>, gid| {
+            let contested = matches!(self.find(end.vpc.vni, gid), Found::Contested { .. });
+            // An address that two claim is nobody's: no group stands behind it.
+            Party { vnic: "", gid, groups: if contested { &[] } else { self.groups_of(&end.vnic.name) } }
+        };
+        let (one, other) = (party(from, a), party(to, b));
+        vec![self.groups.flow(transport, one, other), self.groups.flow(transport, other, one)]
+    }
+
+    /// What is in the way beside the rules.
+    fn obstacles(&self, from: &End<'_>, a: Gid, to: &End<'_>, b: Gid) -> Vec<String> {
+        let mut obstacles = Vec::new();
+        if from.vpc.name != to.vpc.name {
+            obstacles.push(format!(
+                "vNIC {} belongs to vpc {} and vNIC {} to vpc {}, and networks do not reach one another",
+                from.vnic.name, from.vpc.name, to.vnic.name, to.vpc.name
+            ));
+        }
+        let mut ends = vec![(from, a)];
+        if from.vnic.name != to.vnic.name || a != b {
+            ends.push((to, b));
+        }
+        obstacles.extend(ends.into_iter().filter_map(|(end, gid)| self.obstacle(end, gid)));
+        obstacles
+    }
+
+    fn obstacle(&self, end: &End<'_>, gid: Gid) -> Option<String> {
+        match self.find(end.vpc.vni, gid) {
+            Found::Realised(_) => None,
+            Found::Desired { vnic, host: Some(host) } => {
+                Some(format!("host {host} has not realised vNIC {vnic}"))
+            }
+            Found::Desired { vnic, host: None } => Some(format!("vNIC {vnic} is assigned to no host")),
+            Found::Contested { vnic, other } => {
+                Some(format!("both vNIC {vnic} and vNIC {other} claim the address {gid}"))
+            }
+            Found::Unknown => Some(format!("no vNIC of vpc {} has the address {gid}", end.vpc.name)),
+        }
+    }
+}
+
+impl End<'_> {
+    fn explained(&self, address: Gid) -> ExplainedEnd {
+        ExplainedEnd {
+            vnic: self.vnic.name.clone(),
+            address,
+            security_groups: self.vnic.security_groups.clone(),
+            host: self.vnic.host.clone(),
+        }
+    }
+}
+
+/// The addresses over which two ends would talk: of one family, if they have such.
+fn pair(from: &End<'_>, to: &End<'_>) -> (Gid, Gid) {
+    let family = |gid: Gid| (gid.ip().is_ipv4(), is_link_local(gid));
+    let pairs = from.gids.iter().flat_map(|a| to.gids.iter().map(move |b| (*a, *b)));
+    let first = |gids: &[Gid]| gids.first().copied().unwrap_or_default();
+    pairs.into_iter().find(|(a, b)| family(*a) == family(*b)).unwrap_or((first(&from.gids), first(&to.gids)))
+}
+
+fn is_link_local(gid: Gid) -> bool {
+    matches!(gid.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn explained_flow(flow: &Flow) -> ExplainedFlow {
+    ExplainedFlow {
+        from: flow.from,
+        to: flow.to,
+        allowed: flow.is_allowed(),
+        egress: flow.egress.by.to_string(),
+        egress_allowed: flow.egress.action == Action::Allow,
+        ingress: flow.ingress.by.to_string(),
+        ingress_allowed: flow.ingress.action == Action::Allow,
+    }
+}
