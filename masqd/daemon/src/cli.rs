@@ -1,10 +1,13 @@
 //! The command line of masqd.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Parser, ValueEnum};
 use masq_rnic::FaultInjection;
+
+use crate::api::tls::TlsConfig;
 
 /// The host daemon of masq: gives tenants' VMs a virtual RDMA device.
 ///
@@ -30,6 +33,22 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub apply: Option<PathBuf>,
 
+    /// Where the API can be reached over the network as well: with TLS, and only by clients that have a certificate.
+    #[arg(long, value_name = "ADDR:PORT", requires_all = ["api_cert", "api_key", "api_client_ca"])]
+    pub api_listen: Option<SocketAddr>,
+
+    /// Certificate of the API (PEM; with those above it, up to the authority).
+    #[arg(long, value_name = "FILE", requires = "api_listen")]
+    pub api_cert: Option<PathBuf>,
+
+    /// Private key of that certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "api_listen")]
+    pub api_key: Option<PathBuf>,
+
+    /// Authorities (PEM) whose certificates make a client an administrator.
+    #[arg(long, value_name = "FILE", requires = "api_listen")]
+    pub api_client_ca: Option<PathBuf>,
+
     /// Engine threads of the software RNIC. This version has one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
     pub engines: u16,
@@ -45,6 +64,18 @@ pub struct Args {
     /// What to log: a level (error, warn, info, debug, trace) or filters such as masqd=debug.
     #[arg(long, value_name = "FILTER", env = "MASQD_LOG", default_value = "info")]
     pub log: String,
+}
+
+impl Args {
+    /// How the API can be reached over the network, if it can be.
+    pub fn tls(&self) -> Option<TlsConfig> {
+        Some(TlsConfig {
+            listen: self.api_listen?,
+            cert: self.api_cert.clone()?,
+            key: self.api_key.clone()?,
+            client_ca: self.api_client_ca.clone()?,
+        })
+    }
 }
 
 /// Forms of the log.
@@ -104,6 +135,23 @@ mod tests {
         assert_eq!("etcd:http://a:1,http://b:2".parse(), Ok(two));
         for bad in ["", "embedded:", "etcd:", "etcd:a:1", "etcd:http://a:1,", "redis:x"] {
             assert!(bad.parse::<StoreAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nothing_listens_on_the_network_without_tls() {
+        let parse = |more: &[&str]| {
+            let args = ["masqd", "--host", "h", "--store", "embedded:x"].iter().chain(more);
+            Args::try_parse_from(args).map(|a| a.tls())
+        };
+        assert_eq!(parse(&[]).unwrap(), None);
+        let all = ["--api-listen=[::1]:1", "--api-cert=c", "--api-key=k", "--api-client-ca=a"];
+        let tls = parse(&all).unwrap().unwrap();
+        assert_eq!((tls.listen, tls.client_ca), ("[::1]:1".parse().unwrap(), "a".into()));
+        for missing in 0..all.len() {
+            let some: Vec<&str> =
+                all.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, a)| *a).collect();
+            assert!(parse(&some).is_err(), "{some:?}");
         }
     }
 

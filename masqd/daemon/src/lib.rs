@@ -9,13 +9,12 @@
 //! | [`supervisor`] | makes the devices those that the desired state wants, as the underlay allows |
 //! | [`sync`] | keeps the directory up to date with the store |
 //! | [`realise`] | publishes this host's endpoints |
-//! | [`apply`] | writes a desired state |
+//! | [`writer`] | writes desired state |
 //! | [`store`] | the embedded store and etcd |
 //! | [`underlay`] | addresses and links, by netlink |
-//! | [`api`] | HTTP on a Unix socket |
+//! | [`api`] | HTTP on a Unix socket, and with mutual TLS on TCP |
 
 pub mod api;
-pub mod apply;
 pub mod cli;
 pub mod device;
 pub mod health;
@@ -28,5 +27,6 @@ pub mod store;
 pub mod supervisor;
 pub mod sync;
 pub mod underlay;
+pub mod writer;
 
 pub use masqd::{Config, Masqd, StartError};

@@ -8,6 +8,7 @@ use clap::Parser;
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
 use masq_rnic::{FaultInjection, Rnic, RnicConfig};
+use masqd::api::server::Patience;
 use masqd::cli::Args;
 use masqd::{Config, Masqd, StartError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,7 +32,14 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<(), StartError> {
     let apply = args.apply.as_deref().map(read_desired_state).transpose()?;
-    let config = Config { host: args.host, store: args.store, run_dir: args.run_dir, apply };
+    let config = Config {
+        tls: args.tls(),
+        host: args.host,
+        store: args.store,
+        run_dir: args.run_dir,
+        apply,
+        patience: Patience::default(),
+    };
     let faults = args.inject_faults;
     if let Some(faults) = &faults {
         warn!("received packets suffer on purpose: {faults:?}");

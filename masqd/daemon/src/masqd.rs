@@ -1,6 +1,8 @@
 //! A whole masqd.
 
+use std::convert::Infallible;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,14 +12,15 @@ use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
 use masq_model::api::ErrorReply;
 use rustix::fs::FlockOperation;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::api::server::{Patience, Server};
+use crate::api::tls::{self, TlsConfig, TlsError};
 use crate::api::{self, Api};
-use crate::apply::{ApplyError, apply};
 use crate::cli::StoreAddress;
 use crate::health::Health;
 use crate::host::{Host, Refresher, Watchdog};
@@ -26,6 +29,7 @@ use crate::store::{AnyStore, OpenError};
 use crate::supervisor::{Devices, Supervisor};
 use crate::sync::Sync;
 use crate::underlay::{Underlay, UnderlayError};
+use crate::writer::{Plan, WriteError, Writer, plan_apply};
 
 /// How long the end may take before it is not waited for any more.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
@@ -39,8 +43,12 @@ pub struct Config {
     pub store: StoreAddress,
     /// Where sockets are made.
     pub run_dir: PathBuf,
-    /// A desired state to write at the start.
+    /// A desired state to write at the start, in the place of what is there.
     pub apply: Option<DesiredState>,
+    /// Where the API can be reached over the network, beside its Unix socket.
+    pub tls: Option<TlsConfig>,
+    /// How long the API's clients may take.
+    pub patience: Patience,
 }
 
 /// Why masqd cannot start.
@@ -65,7 +73,10 @@ pub enum StartError {
     Store(#[from] OpenError),
     /// The desired state to write.
     #[error("--apply: {0}")]
-    Apply(#[from] ApplyError),
+    Apply(#[from] WriteError<Infallible>),
+    /// The API over the network.
+    #[error("--api-listen: {0}")]
+    Tls(#[from] TlsError),
     /// The RNIC.
     #[error("cannot start the RNIC: {0}")]
     Rnic(#[from] DriverError),
@@ -94,9 +105,13 @@ pub enum StartError {
 pub struct Masqd {
     runtime: Option<Runtime>,
     tasks: JoinSet<()>,
+    servers: JoinSet<()>,
+    /// Whether the API shall end.
+    ending: watch::Sender<bool>,
     devices: Arc<Devices>,
     store: AnyStore,
     api_socket: PathBuf,
+    api_address: Option<SocketAddr>,
     _lock: File,
 }
 
@@ -122,21 +137,18 @@ impl Masqd {
         let devices = Arc::new(Devices::default());
         let api_socket = config.run_dir.join("masqd.sock");
 
-        let (store, tasks) = runtime.block_on(async {
+        let (ending_tx, ending) = watch::channel(false);
+
+        let (store, tasks, servers, api_address) = runtime.block_on(async {
             let any = AnyStore::open(&config.store).await?;
             let store = any.store();
+            let writer = Arc::new(Writer::new(store.clone()));
             if let Some(desired) = &config.apply {
-                let applied = apply(&*store, desired, false).await?;
-                info!(
-                    created = applied.created.len(),
-                    changed = applied.changed.len(),
-                    deleted = applied.deleted.len(),
-                    "desired state applied"
-                );
+                apply(&writer, desired).await?;
             }
             let (changed_tx, changed) = watch::channel(0);
             let probe = Sync::probe(store.clone(), host.clone(), health.clone());
-            let sync = Sync::new(store.clone(), host.clone(), health.clone(), misses, changed_tx);
+            let sync = Sync::new(store.clone(), host.clone(), misses, changed_tx);
             let supervisor = Supervisor {
                 host: host.clone(),
                 store: store.clone(),
@@ -144,30 +156,49 @@ impl Masqd {
                 devices: devices.clone(),
                 run_dir: config.run_dir.clone(),
                 underlay: Underlay::open()?,
-                changed,
+                changed: changed.clone(),
+                class_rates: None,
             };
             let api = Api {
                 host: host.clone(),
                 store,
+                writer,
                 store_name: any.describe(),
                 health,
                 devices: devices.clone(),
                 run_dir: config.run_dir.clone(),
+                changed,
+                ending: ending.clone(),
+                patience: config.patience,
             };
+            let server = Server::new(api::router(Arc::new(api)), config.patience, ending);
+            let mut servers = JoinSet::new();
+            let mut api_address = None;
+            if let Some(tls) = &config.tls {
+                let acceptor = tls::acceptor(tls)?;
+                let wrong = |source| TlsError::Listen { address: tls.listen, source };
+                let listener = TcpListener::bind(tls.listen).await.map_err(wrong)?;
+                let address = listener.local_addr().map_err(wrong)?;
+                info!(%address, "the API listens");
+                api_address = Some(address);
+                servers.spawn(server.clone().serve_tls(listener, acceptor));
+            }
             let listener = listen(&api_socket).map_err(|source| run_dir_error(&config.run_dir, source))?;
+            servers.spawn(server.serve_unix(listener));
             let mut tasks = JoinSet::new();
             tasks.spawn(sync.run());
             tasks.spawn(probe);
             tasks.spawn(supervisor.run());
-            tasks.spawn(async move {
-                if let Err(e) = api::serve(Arc::new(api), listener).await {
-                    warn!("the API has ended: {e}");
-                }
-            });
-            Ok::<_, StartError>((any, tasks))
+            Ok::<_, StartError>((any, tasks, servers, api_address))
         })?;
         info!(host = config.host, store = store.describe(), run_dir = %config.run_dir.display(), "masqd runs");
-        Ok(Masqd { runtime: Some(runtime), tasks, devices, store, api_socket, _lock: lock })
+        let (runtime, ending) = (Some(runtime), ending_tx);
+        Ok(Masqd { runtime, tasks, servers, ending, devices, store, api_socket, api_address, _lock: lock })
+    }
+
+    /// Where the API listens on the network, if it does.
+    pub fn api_address(&self) -> Option<SocketAddr> {
+        self.api_address
     }
 
     /// The runtime, to wait for signals on.
@@ -175,7 +206,7 @@ impl Masqd {
         self.runtime.as_ref().expect("it is there until the end").handle()
     }
 
-    /// Ends: disconnects all guests, withdraws the endpoints where the store can do that, removes all sockets.
+    /// Ends: answers what has been asked, disconnects all guests, withdraws the endpoints where the store can do that, removes all sockets.
     pub fn shutdown(mut self) {
         self.end();
     }
@@ -183,6 +214,8 @@ impl Masqd {
     fn end(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         runtime.block_on(async {
+            self.ending.send_replace(true);
+            while self.servers.join_next().await.is_some() {}
             self.tasks.shutdown().await;
             self.devices.stop_all().await;
             if tokio::time::timeout(SHUTDOWN_PATIENCE, self.store.leave()).await.is_err() {
@@ -198,6 +231,14 @@ impl Drop for Masqd {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Makes the desired state that of a file.
+async fn apply(writer: &Writer, desired: &DesiredState) -> Result<(), WriteError<Infallible>> {
+    let plan = |current: &_| Ok(Plan { edits: plan_apply(current, desired, true), note: () });
+    let written = writer.write(false, plan).await?;
+    info!(changes = written.changes.len(), revision = written.revision, "--apply: desired state written");
+    Ok(())
 }
 
 fn run_dir_error(path: &Path, source: std::io::Error) -> StartError {

@@ -315,11 +315,11 @@ fn devices_follow_the_desired_state() {
             "[[vpc]]\nname = \"red\"",
             "[[host]]\nname = \"h2\"\nunderlay = [\"127.0.0.2\"]\n\n[[vpc]]\nname = \"red\"",
         );
-    common::put(&host.api(), "/v1/desired", "application/toml", &text);
+    common::apply(&host.api(), &text);
     eventually("the end of a device that moved away", || guest.read_config().is_err());
     assert!(!host.socket("red-1").exists());
     assert!(host.socket("blue-1").exists());
-    common::put(&host.api(), "/v1/desired", "application/toml", DESIRED);
+    common::apply(&host.api(), DESIRED);
     eventually("its return", || host.socket("red-1").exists());
 }
 
@@ -332,7 +332,7 @@ fn a_guest_is_told_when_its_vnic_is_taken_away() {
     create_context(&guest);
     let (without, _) = DESIRED.split_once("[[vnic]]").unwrap();
     let red = DESIRED.split("[[vnic]]").nth(2).unwrap();
-    common::put(&host.api(), "/v1/desired", "application/toml", &format!("{without}[[vnic]]{red}"));
+    common::apply(&host.api(), &format!("{without}[[vnic]]{red}"));
     // The port goes down first, while all else still works.
     eventually("the port's end", || guest.read_config().unwrap().link_state == vrdma_abi::config::LINK_DOWN);
     assert!(guest.next_async_event(Duration::ZERO).is_none());
@@ -346,11 +346,11 @@ fn a_guest_is_told_when_its_vnic_is_taken_away() {
     assert_eq!(host.rnic.books.lock().unwrap().vnics.len(), 1);
     // It comes back, also when it does so at once.
     for _ in 0..2 {
-        common::put(&host.api(), "/v1/desired", "application/toml", DESIRED);
+        common::apply(&host.api(), DESIRED);
         let again = Device::connect_with(&host.socket("blue-1"), guest.ram.clone()).unwrap();
         assert_ne!(again.config.epoch, guest.config.epoch);
         init(&again).unwrap();
-        common::put(&host.api(), "/v1/desired", "application/toml", &format!("{without}[[vnic]]{red}"));
+        common::apply(&host.api(), &format!("{without}[[vnic]]{red}"));
     }
     init(&other).unwrap();
 }
@@ -381,7 +381,7 @@ fn the_guest_is_told_when_its_link_changes() {
     front.set_backend_request_fd(&theirs).unwrap();
     // The address leaves the host, as far as it can see.
     let elsewhere = DESIRED.replace("127.0.0.1", "192.0.2.77");
-    common::put(&host.api(), "/v1/desired", "application/toml", &elsewhere);
+    common::apply(&host.api(), &elsewhere);
     ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut message = [0; 12];
     ours.read_exact(&mut message).unwrap();

@@ -10,9 +10,13 @@ use std::time::{Duration, Instant};
 
 use masq_driver::{Command, DriverError, EventSink, QpState, QpStatus, Reply, RnicDriver, VnicId};
 use masq_model::DesiredState;
+use masq_model::api::Applied;
 use masq_types::{Lkey, Psn, Rkey};
+use masqd::api::server::Patience;
+use masqd::api::tls::TlsConfig;
 use masqd::cli::StoreAddress;
 use masqd::{Config, Masqd};
+use serde::de::DeserializeOwned;
 
 /// What the RNIC has been told.
 #[derive(Default)]
@@ -130,15 +134,28 @@ addresses = ["192.168.0.1"]
 pub struct Host {
     pub dir: tempfile::TempDir,
     pub rnic: Bookkeeper,
+    pub patience: Patience,
+    pub tls: Option<TlsConfig>,
     masqd: Option<Masqd>,
 }
 
 impl Host {
     /// Starts one with [`DESIRED`].
     pub fn start() -> Self {
-        let mut host = Host { dir: tempfile::tempdir().unwrap(), rnic: Bookkeeper::default(), masqd: None };
+        let mut host = Host::new();
         host.boot(Some(DesiredState::from_toml(DESIRED).unwrap()));
         host
+    }
+
+    /// One that has not been started yet.
+    pub fn new() -> Self {
+        Host {
+            dir: tempfile::tempdir().unwrap(),
+            rnic: Bookkeeper::default(),
+            patience: Patience::default(),
+            tls: None,
+            masqd: None,
+        }
     }
 
     /// Starts a masqd, with the store that the last one has left.
@@ -150,12 +167,19 @@ impl Host {
             store: StoreAddress::Embedded(self.dir.path().join("store")),
             run_dir: self.dir.path().join("run"),
             apply,
+            tls: self.tls.clone(),
+            patience: self.patience,
         };
         let start = |sink| {
             *rnic.sink.lock().unwrap() = Some(sink);
             Ok(Arc::new(rnic.clone()) as Arc<dyn RnicDriver>)
         };
         self.masqd = Some(Masqd::start(config, start).unwrap());
+    }
+
+    /// The masqd.
+    pub fn masqd(&self) -> &Masqd {
+        self.masqd.as_ref().unwrap()
     }
 
     /// Ends masqd as SIGTERM does.
@@ -183,31 +207,67 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// An answer of the API.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// Status line and headers.
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    /// The body, from JSON.
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// A header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// The same, if it has this status.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{self:?}");
+        self
+    }
+}
+
+/// The bytes of a request.
+pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: masqd\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+/// Reads an answer to its end.
+pub fn read_answer(stream: &mut impl Read) -> Answer {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.into(), body: body.into() }
+}
+
+/// Asks the API something.
+pub fn ask(socket: &Path, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(request(method, path, headers, body).as_bytes()).unwrap();
+    read_answer(&mut stream)
+}
+
 /// Body of a successful GET.
 pub fn get(socket: &Path, path: &str) -> String {
-    let (status, body) = exchange(socket, "GET", path, "", "");
-    assert_eq!(status, 200, "{body}");
-    body
+    ask(socket, "GET", path, &[], "").expect(200).body
 }
 
-/// Body of a successful PUT.
-pub fn put(socket: &Path, path: &str, content_type: &str, body: &str) -> String {
-    let (status, body) = exchange(socket, "PUT", path, content_type, body);
-    assert_eq!(status, 200, "{body}");
-    body
-}
-
-/// Status and body of any request.
-pub fn exchange(socket: &Path, method: &str, path: &str, content_type: &str, body: &str) -> (u16, String) {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: masqd\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.into())
+/// Makes the desired state that of a file in TOML.
+pub fn apply(socket: &Path, file: &str) -> Applied {
+    let toml = [("Content-Type", "application/toml")];
+    ask(socket, "POST", "/v1/apply?prune=true", &toml, file).expect(200).json()
 }
