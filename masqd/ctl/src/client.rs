@@ -1,119 +1,227 @@
-//! Requests to masqd over its Unix socket.
+//! Requests to masqd.
 
-use std::path::{Path, PathBuf};
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use masq_model::api::ErrorReply;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use serde_json::Value;
 
-/// How long masqd may take; a store that is away answers late.
+use crate::connect::Target;
+
+/// How long masqd may take, beside the time that it is told to wait; a store that is away answers late.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is escaped in a part of a path or query.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
-    #[error("cannot reach masqd at {}: {source}; is it running, and is this its --socket?", path.display())]
+    /// Nobody listens, or not with a certificate that counts.
+    #[error(
+        "cannot reach masqd at {target}: {}; is it running, and is this where it listens?",
+        chain(source)
+    )]
     Connect {
-        /// The socket.
-        path: PathBuf,
+        /// Where.
+        target: String,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The exchange broke off.
-    #[error("masqd broke the connection off: {0}")]
-    Http(#[from] hyper::Error),
+    #[error("masqd at {target} broke the connection off: {}", chain(source))]
+    Http {
+        /// Where.
+        target: String,
+        /// Why.
+        source: hyper::Error,
+    },
     /// No answer in time.
-    #[error("masqd did not answer within {} seconds", PATIENCE.as_secs())]
-    Late,
+    #[error("masqd at {target} did not answer within {} seconds", patience.as_secs())]
+    Late {
+        /// Where.
+        target: String,
+        /// How long it had.
+        patience: Duration,
+    },
     /// The answer is not what this version expects.
     #[error(
         "masqd gave an answer that this masqctl does not understand ({0}); are they of the same version?"
     )]
     Answer(#[from] serde_json::Error),
     /// masqd refuses.
-    #[error("{0}")]
-    Refused(ErrorReply),
+    #[error("{reply}")]
+    Refused {
+        /// How.
+        status: StatusCode,
+        /// Why.
+        reply: ErrorReply,
+    },
     /// masqd refuses without saying why in a known form.
     #[error("masqd answered {0}")]
     Status(StatusCode),
 }
 
+/// An error with what caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text += &format!(": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Call {
+    method: Method,
+    path: String,
+    content_type: &'static str,
+    body: Bytes,
+    condition: Option<(HeaderName, String)>,
+    wait_seconds: u16,
+}
+
+impl Call {
+    /// A request for the resource whose path has these parts below `/v1`.
+    pub fn new(method: Method, parts: &[&str]) -> Call {
+        let mut path = String::from("/v1");
+        for part in parts {
+            path.push('/');
+            path.extend(utf8_percent_encode(part, ESCAPED));
+        }
+        let content_type = "application/json";
+        Call { method, path, content_type, body: Bytes::new(), condition: None, wait_seconds: 0 }
+    }
+
+    /// A request to read a resource.
+    pub fn get(parts: &[&str]) -> Call {
+        Call::new(Method::GET, parts)
+    }
+
+    /// With a parameter in the query.
+    pub fn query(mut self, name: &str, value: &str) -> Call {
+        self.path.push(if self.path.contains('?') { '&' } else { '?' });
+        self.path += name;
+        self.path.push('=');
+        self.path.extend(utf8_percent_encode(value, ESCAPED));
+        self
+    }
+
+    /// With a parameter in the query, if there is a value.
+    pub fn query_if(self, name: &str, value: Option<&str>) -> Call {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    /// With a body.
+    pub fn body(mut self, content_type: &'static str, body: impl Into<Bytes>) -> Call {
+        self.content_type = content_type;
+        self.body = body.into();
+        self
+    }
+
+    /// With a JSON body.
+    pub fn json(self, value: &Value) -> Call {
+        self.body("application/json", value.to_string())
+    }
+
+    /// Only if the object does not exist.
+    pub fn if_new(mut self) -> Call {
+        self.condition = Some((IF_NONE_MATCH, "*".into()));
+        self
+    }
+
+    /// Only if the object has this generation.
+    pub fn if_generation(mut self, generation: u64) -> Call {
+        self.condition = Some((IF_MATCH, format!("\"{generation}\"")));
+        self
+    }
+
+    /// To be answered when it is realised, or after so many seconds.
+    pub fn wait(mut self, seconds: u16) -> Call {
+        self.wait_seconds = seconds;
+        if seconds > 0 { self.query("wait", &seconds.to_string()) } else { self }
+    }
+}
+
 /// A way to masqd.
-#[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    target: Target,
 }
 
 impl Client {
-    /// A client of the masqd that listens on `socket`.
-    pub fn new(socket: &Path) -> Self {
-        Client { socket: socket.to_owned() }
+    /// A client of the masqd that listens there.
+    pub fn new(target: Target) -> Self {
+        Client { target }
     }
 
-    /// Reads a resource.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        Ok(serde_json::from_slice(&self.send(Method::GET, path, "", Bytes::new()).await?)?)
+    /// Sends a request, and takes the answer for a `T`.
+    pub async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
+        let patience = PATIENCE + Duration::from_secs(call.wait_seconds.into());
+        let late = || ClientError::Late { target: self.target.to_string(), patience };
+        let body = tokio::time::timeout(patience, self.exchange(call)).await.map_err(|_| late())??;
+        Ok(serde_json::from_slice(&body)?)
     }
 
-    /// Replaces a resource.
-    pub async fn put<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        content_type: &str,
-        body: String,
-    ) -> Result<T, ClientError> {
-        Ok(serde_json::from_slice(&self.send(Method::PUT, path, content_type, body.into()).await?)?)
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        content_type: &str,
-        body: Bytes,
-    ) -> Result<Bytes, ClientError> {
-        tokio::time::timeout(PATIENCE, self.exchange(method, path, content_type, body))
+    async fn exchange(&self, call: Call) -> Result<Bytes, ClientError> {
+        let target = || self.target.to_string();
+        let http = |source| ClientError::Http { target: target(), source };
+        let stream = self
+            .target
+            .connect()
             .await
-            .unwrap_or(Err(ClientError::Late))
-    }
-
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        content_type: &str,
-        body: Bytes,
-    ) -> Result<Bytes, ClientError> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|source| ClientError::Connect { path: self.socket.clone(), source })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            .map_err(|source| ClientError::Connect { target: target(), source })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
         let connection = tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "masqd")
-            .header(CONTENT_TYPE, content_type)
-            .body(Full::new(body))
-            .expect("method, path and headers are well-formed");
-        let response = sender.send_request(request).await?;
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(call.path)
+            .header(HOST, self.target.authority())
+            .header(CONTENT_TYPE, call.content_type);
+        if let Some((name, value)) = call.condition {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(call.body)).expect("method, path and headers are well-formed");
+        let response = sender.send_request(request).await.map_err(http)?;
         let status = response.status();
-        let bytes = response.into_body().collect().await?.to_bytes();
+        let bytes = response.into_body().collect().await.map_err(http)?.to_bytes();
         drop(sender);
         connection.abort();
         if status.is_success() {
             return Ok(bytes);
         }
         Err(match serde_json::from_slice(&bytes) {
-            Ok(reply) => ClientError::Refused(reply),
+            Ok(reply) => ClientError::Refused { status, reply },
             Err(_) => ClientError::Status(status),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_queries_are_escaped() {
+        let call = Call::get(&["vnics", "a/../b c"]).query("vpc", "x&y=ü").query_if("to", None).wait(5);
+        assert_eq!(call.path, "/v1/vnics/a%2F..%2Fb%20c?vpc=x%26y%3D%C3%BC&wait=5");
+        assert_eq!(Call::get(&["status"]).wait(0).path, "/v1/status");
     }
 }

@@ -1,132 +1,37 @@
 //! masqctl: what people and scripts ask of a host's masqd.
 
+mod cli;
 mod client;
+mod connect;
+mod explain;
+mod failure;
+mod flags;
+mod form;
+mod kinds;
+mod object;
+mod output;
 mod show;
 mod table;
+mod top;
+mod units;
 
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use clap::{Parser, Subcommand, ValueEnum};
-use client::{Client, ClientError};
-use masq_model::api::Applied;
-use masq_model::{Host, Rule, Vnic, Vpc};
+use clap::{ArgMatches, FromArgMatches};
+use cli::{Action, Global, Shell};
+use client::{Call, Client, ClientError};
+use failure::{Failure, Outcome, check_realised};
+use hyper::Method;
+use masq_model::api::{Applied, ConnectionStatus, Explanation, Traffic};
+use output::{Output, print, print_json};
 use serde::Deserialize;
-
-/// Controls masqd, the host daemon of masq, through its socket.
-///
-/// Exit status: 0 done, 1 masqd refused or failed, 2 wrong usage, 3 masqd cannot be reached.
-#[derive(Parser, Debug)]
-#[command(name = "masqctl", version, max_term_width = 100)]
-struct Args {
-    /// masqd's socket.
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "MASQD_SOCKET",
-        default_value = "/run/masqd/masqd.sock",
-        global = true
-    )]
-    socket: PathBuf,
-
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    /// Replace the desired state of all hosts by what a file says.
-    Apply {
-        /// The file, TOML or JSON; "-" reads standard input.
-        #[arg(short, long, value_name = "FILE")]
-        file: PathBuf,
-        /// Only tell what would change.
-        #[arg(long)]
-        dry_run: bool,
-    },
-    /// Show how the host and its vNICs are.
-    Status {
-        /// How to write it.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// List objects.
-    Get {
-        /// Of what kind.
-        #[arg(value_enum)]
-        kind: Kind,
-        /// How to write them.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// List the connections of this host's guests.
-    Connections {
-        /// How to write them.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-    /// Show what the host's RNIC has counted.
-    Counters {
-        /// How to write it.
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    /// For people.
-    Table,
-    /// For programs.
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
-    /// Machines that run masqd.
-    Hosts,
-    /// Tenants' networks.
-    Vpcs,
-    /// Virtual NICs.
-    Vnics,
-    /// Who may connect to whom.
-    Rules,
-    /// vNICs that a host has realised.
-    Endpoints,
-}
-
-/// The desired state, as masqd gives it.
-#[derive(Deserialize, Debug)]
-struct Desired {
-    host: Vec<Host>,
-    vpc: Vec<Vpc>,
-    vnic: Vec<Vnic>,
-    rule: Vec<Rule>,
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Client(#[from] ClientError),
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("cannot write the output: {0}")]
-    Write(#[from] std::io::Error),
-}
-
-impl Failure {
-    fn exit_code(&self) -> u8 {
-        match self {
-            Failure::Client(ClientError::Connect { .. }) => 3,
-            Failure::Read { .. } => 2,
-            _ => 1,
-        }
-    }
-}
+use serde_json::Value;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let matches = cli::command().get_matches();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -134,45 +39,107 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    match runtime.block_on(run(args)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match runtime.block_on(run(&matches)) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Denied) => ExitCode::from(5),
         // The reader of a pipe has had enough.
         Err(Failure::Write(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("masqctl: {e}");
-            ExitCode::from(e.exit_code())
+            ExitCode::from(e.exit_status())
         }
     }
 }
 
-async fn run(args: Args) -> Result<(), Failure> {
-    let client = Client::new(&args.socket);
-    match args.command {
-        Command::Apply { file, dry_run } => {
-            let text = read(&file).map_err(|source| Failure::Read { path: file.clone(), source })?;
-            let json = text.trim_start().starts_with('{');
-            let content_type = if json { "application/json" } else { "application/toml" };
-            let path = if dry_run { "/v1/desired?dry_run=true" } else { "/v1/desired" };
-            let applied: Applied = client.put(path, content_type, text).await?;
-            show::applied(&applied)
+async fn run(matches: &ArgMatches) -> Result<Outcome, Failure> {
+    let wrong = |e: clap::Error| Failure::Usage(e.to_string());
+    let global = Global::from_arg_matches(matches).map_err(wrong)?;
+    let output = global.output;
+    if let Some((word, matches_of_kind)) = matches.subcommand() {
+        if let Some(spec) = kinds::by_word(word) {
+            let client = Client::new(global.target(matches)?);
+            object::run(&client, spec, matches_of_kind, output).await?;
+            return Ok(Outcome::Done);
         }
-        Command::Status { output } => show::status(&client.get("/v1/status").await?, output),
-        Command::Get { kind: Kind::Endpoints, output } => {
-            show::endpoints(&client.get::<Vec<_>>("/v1/endpoints").await?, output)
+    }
+    let action = Action::from_arg_matches(matches).map_err(wrong)?;
+    if let Action::Completion { shell } = action {
+        completion(shell)?;
+        return Ok(Outcome::Done);
+    }
+    act(&Client::new(global.target(matches)?), action, output).await
+}
+
+async fn act(client: &Client, action: Action, output: Output) -> Result<Outcome, Failure> {
+    match action {
+        Action::Apply { file, prune, dry_run, wait } => {
+            apply(client, &file, prune, dry_run, wait.seconds, output).await?;
         }
-        Command::Get { kind, output } => {
-            let desired: Desired = client.get("/v1/desired").await?;
-            match kind {
-                Kind::Hosts => show::hosts(&desired.host, output),
-                Kind::Vpcs => show::vpcs(&desired.vpc, output),
-                Kind::Vnics => show::vnics(&desired.vnic, output),
-                Kind::Rules | Kind::Endpoints => show::rules(&desired.rule, output),
+        Action::Export => print_json(&client.call::<Value>(Call::get(&["desired"])).await?)?,
+        Action::Status => answer(client, Call::get(&["status"]), output, show::status).await?,
+        Action::Connections { vnic, vpc } => {
+            let call = Call::get(&["connections"]).query_if("vnic", vnic.as_deref());
+            let text = |c: &Vec<ConnectionStatus>| show::connections(c, now_unix_seconds());
+            answer(client, call.query_if("vpc", vpc.as_deref()), output, text).await?;
+        }
+        Action::Counters => answer(client, Call::get(&["counters"]), output, show::counters).await?,
+        Action::Explain { from, to, vpc, transport } => {
+            let call = Call::get(&["explain"]).query("from", &from).query("to", &to);
+            let call =
+                call.query_if("vpc", vpc.as_deref()).query_if("transport", transport.map(|t| t.name()));
+            let reply: Value = client.call(call).await?;
+            let explanation = Explanation::deserialize(&reply).map_err(ClientError::from)?;
+            match output {
+                Output::Json => print_json(&reply)?,
+                Output::Table => print(explain::text(&explanation))?,
             }
+            return Ok(if explanation.allowed { Outcome::Done } else { Outcome::Denied });
         }
-        Command::Connections { output } => {
-            show::connections(&client.get::<Vec<_>>("/v1/connections").await?, output)
-        }
-        Command::Counters { output } => show::counters(&client.get("/v1/counters").await?, output),
+        Action::Top { interval, once } => top(client, interval, once, output).await?,
+        Action::Completion { shell } => completion(shell)?,
+    }
+    Ok(Outcome::Done)
+}
+
+/// Prints what masqd answers, as it stands or made readable.
+async fn answer<T: for<'de> Deserialize<'de>>(
+    client: &Client,
+    call: Call,
+    output: Output,
+    text: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    let reply: Value = client.call(call).await?;
+    match output {
+        Output::Json => print_json(&reply),
+        Output::Table => print(text(&T::deserialize(&reply).map_err(ClientError::from)?)),
+    }
+}
+
+async fn apply(
+    client: &Client,
+    file: &Path,
+    prune: bool,
+    dry_run: bool,
+    wait_seconds: u16,
+    output: Output,
+) -> Result<(), Failure> {
+    let text = read(file).map_err(|source| Failure::Read { path: file.into(), source })?;
+    let json = text.trim_start().starts_with('{');
+    let content_type = if json { "application/json" } else { "application/toml" };
+    let call = Call::new(Method::POST, &["apply"])
+        .query("prune", &prune.to_string())
+        .query("dry_run", &dry_run.to_string())
+        .wait(wait_seconds)
+        .body(content_type, text);
+    let reply: Value = client.call(call).await?;
+    let applied = Applied::deserialize(&reply).map_err(ClientError::from)?;
+    match output {
+        Output::Json => print_json(&reply)?,
+        Output::Table => print(show::applied(&applied))?,
+    }
+    match &applied.status {
+        Some(status) => check_realised("what was applied", wait_seconds, status),
+        None => Ok(()),
     }
 }
 
@@ -184,14 +151,43 @@ fn read(path: &Path) -> std::io::Result<String> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Args::command().debug_assert();
+async fn top(client: &Client, interval: Duration, once: bool, output: Output) -> Result<(), Failure> {
+    let sample = || async {
+        let traffic: Vec<Traffic> = client.call(Call::get(&["traffic"])).await?;
+        Ok::<_, ClientError>((traffic, Instant::now()))
+    };
+    let in_place = !once && output == Output::Table && std::io::stdout().is_terminal();
+    let mut last = sample().await?;
+    for round in 0u64.. {
+        tokio::time::sleep(interval).await;
+        let next = sample().await?;
+        let rates = top::rates(&last.0, &next.0, next.1 - last.1);
+        last = next;
+        match output {
+            // A line for each interval.
+            Output::Json => {
+                print(format_args!("{}\n", serde_json::to_string(&rates).map_err(std::io::Error::from)?))?;
+            }
+            // To the upper left corner, and clear what is below.
+            Output::Table if in_place => print(format_args!("\x1b[H\x1b[J{}", top::text(&rates)))?,
+            Output::Table => {
+                let gap = if round > 0 { "\n" } else { "" };
+                print(format_args!("{gap}{}", top::text(&rates)))?;
+            }
+        }
+        if once {
+            break;
+        }
     }
+    Ok(())
+}
+
+fn now_unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+fn completion(shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(clap_complete::Shell::from(shell), &mut cli::command(), "masqctl", &mut script);
+    print(String::from_utf8_lossy(&script))
 }
