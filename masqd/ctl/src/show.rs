@@ -6,6 +6,7 @@ use std::fmt::Display;
 use masq_model::api::{Applied, ChangeKind, ConnectionStatus, FieldChange, Status};
 use serde_json::Value;
 
+use crate::form::Form;
 use crate::kinds::{KINDS, word_of};
 use crate::table::Table;
 use crate::units;
@@ -40,23 +41,34 @@ pub fn applied(applied: &Applied) -> String {
     text
 }
 
+/// A line for the field, or for each part of it that differs.
 fn field_change(kind: &str, change: &FieldChange) -> String {
     let fields = KINDS.iter().find(|k| k.kind.name() == kind).map_or(&[][..], |k| k.fields);
+    let part_of = |path: &'static str| path.strip_prefix(change.field.as_str())?.strip_prefix('.');
+    let parts: Vec<String> = fields
+        .iter()
+        .filter_map(|f| Some((f, part_of(f.path)?)))
+        .map(|(f, part)| (f, change.old.get(part), change.new.get(part)))
+        .filter(|(_, old, new)| old != new)
+        .map(|(f, old, new)| line(f.path, Some(f.form), old, new))
+        .collect();
+    if !parts.is_empty() {
+        return parts.concat();
+    }
     let form = fields.iter().find(|f| f.path == change.field).map(|f| f.form);
-    let shown = |value: &Value| {
-        let text = match form {
-            Some(form) => form.show(value),
-            None => {
-                if value.is_null() {
-                    String::new()
-                } else {
-                    value.to_string()
-                }
-            }
+    line(&change.field, form, Some(&change.old), Some(&change.new))
+}
+
+fn line(field: &str, form: Option<Form>, old: Option<&Value>, new: Option<&Value>) -> String {
+    let shown = |value: Option<&Value>| {
+        let text = match (value, form) {
+            (None | Some(Value::Null), _) => String::new(),
+            (Some(value), Some(form)) => form.show(value),
+            (Some(value), None) => value.to_string(),
         };
         if text.is_empty() { "-".into() } else { text }
     };
-    format!("    {}: {} -> {}\n", change.field, shown(&change.old), shown(&change.new))
+    format!("    {field}: {} -> {}\n", shown(old), shown(new))
 }
 
 /// What an RNIC has counted.
@@ -162,8 +174,9 @@ mod tests {
                 {"change": "changed", "kind": "vnic", "name": "blue-1", "fields": [
                     {"field": "host", "old": "h1", "new": "h2"},
                     {"field": "qos_policy", "old": null, "new": "gold"},
-                    {"field": "quota.pinned_bytes", "old": 1u64 << 30, "new": null},
-                    {"field": "quota", "old": {"qps": 1}, "new": {"qps": 2}},
+                    {"field": "quota", "old": {"qps": 1, "cqs": 3, "pinned_bytes": 1u64 << 30},
+                     "new": {"qps": 2, "cqs": 3}},
+                    {"field": "later", "old": {"a": 1}, "new": null},
                     {"field": "addresses", "old": ["10.0.0.1"], "new": ["10.0.0.1", "fd00::1"]}]},
                 {"change": "changed", "kind": "qos_policy", "name": "gold", "fields": [
                     {"field": "rate_bits_per_sec", "old": 1_000_000_000u64, "new": 2_500_000_000u64}]},
@@ -174,8 +187,9 @@ created host h1
 changed vnic blue-1
     host: h1 -> h2
     qos_policy: - -> gold
+    quota.qps: 1 -> 2
     quota.pinned_bytes: 1 GiB -> -
-    quota: {\"qps\":1} -> {\"qps\":2}
+    later: {\"a\":1} -> -
     addresses: 10.0.0.1 -> 10.0.0.1,fd00::1
 changed qos-policy gold
     rate_bits_per_sec: 1 Gbit/s -> 2.5 Gbit/s
