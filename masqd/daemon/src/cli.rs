@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use masq_rnic::FaultInjection;
 
 use crate::api::tls::TlsConfig;
+use crate::store::{AccessError, EtcdConfig, EtcdFiles};
 
 /// The host daemon of masq: gives tenants' VMs a virtual RDMA device.
 ///
@@ -21,9 +22,13 @@ pub struct Args {
     pub host: String,
 
     /// Where desired and realised state are kept: embedded:PATH (a file; for one host alone) or
-    /// etcd:http://HOST:PORT[,http://HOST:PORT...] (for several hosts).
+    /// etcd:http://HOST:PORT[,http://HOST:PORT...] (for several hosts; https:// with --etcd-ca).
     #[arg(long, value_name = "STORE")]
     pub store: StoreAddress,
+
+    /// Certificates and passwords for etcd.
+    #[command(flatten)]
+    pub etcd: EtcdFiles,
 
     /// Directory of the sockets; created if it is missing.
     #[arg(long, value_name = "DIR", default_value = "/run/masqd")]
@@ -92,8 +97,19 @@ pub enum LogFormat {
 pub enum StoreAddress {
     /// A file on this host.
     Embedded(PathBuf),
-    /// The client URLs of an etcd cluster.
-    Etcd(Vec<String>),
+    /// An etcd cluster.
+    Etcd(EtcdConfig),
+}
+
+impl StoreAddress {
+    /// The store, reached with these files.
+    pub fn with_files(self, files: EtcdFiles) -> Result<Self, AccessError> {
+        match self {
+            StoreAddress::Etcd(config) => Ok(StoreAddress::Etcd(EtcdConfig { files, ..config })),
+            embedded if files.is_empty() => Ok(embedded),
+            _ => Err(AccessError::NotEtcd),
+        }
+    }
 }
 
 impl FromStr for StoreAddress {
@@ -108,11 +124,12 @@ impl FromStr for StoreAddress {
             };
         }
         let urls =
-            s.strip_prefix("etcd:").ok_or("a store is embedded:PATH or etcd:http://HOST:PORT[,...]")?;
+            s.strip_prefix("etcd:").ok_or("a store is embedded:PATH or etcd:http[s]://HOST:PORT[,...]")?;
         let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
-        match urls.iter().find(|u| u.strip_prefix("http://").is_none_or(str::is_empty)) {
+        let rest = |u: &str| u.strip_prefix("http://").or(u.strip_prefix("https://")).map(str::len);
+        match urls.iter().find(|u| rest(u).is_none_or(|len| len == 0)) {
             Some(bad) => Err(format!("{bad:?} is not an etcd client URL such as http://10.0.0.1:2379")),
-            None => Ok(StoreAddress::Etcd(urls)),
+            None => Ok(StoreAddress::Etcd(EtcdConfig::new(urls))),
         }
     }
 }
@@ -131,9 +148,10 @@ mod tests {
     #[test]
     fn stores() {
         assert_eq!("embedded:/var/db".parse(), Ok(StoreAddress::Embedded("/var/db".into())));
-        let two = StoreAddress::Etcd(vec!["http://a:1".into(), "http://b:2".into()]);
-        assert_eq!("etcd:http://a:1,http://b:2".parse(), Ok(two));
-        for bad in ["", "embedded:", "etcd:", "etcd:a:1", "etcd:http://a:1,", "redis:x"] {
+        let two = |urls: [&str; 2]| Ok(StoreAddress::Etcd(EtcdConfig::new(urls.map(String::from).to_vec())));
+        assert_eq!("etcd:http://a:1,http://b:2".parse(), two(["http://a:1", "http://b:2"]));
+        assert_eq!("etcd:https://a:1,https://b:2".parse(), two(["https://a:1", "https://b:2"]));
+        for bad in ["", "embedded:", "etcd:", "etcd:a:1", "etcd:http://a:1,", "etcd:https://", "redis:x"] {
             assert!(bad.parse::<StoreAddress>().is_err(), "{bad}");
         }
     }
@@ -153,6 +171,27 @@ mod tests {
                 all.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, a)| *a).collect();
             assert!(parse(&some).is_err(), "{some:?}");
         }
+    }
+
+    #[test]
+    fn ways_into_etcd() {
+        let parse = |store: &str, more: &[&str]| {
+            let args = ["masqd", "--host", "h", "--store", store];
+            Args::try_parse_from(args.iter().chain(more)).map(|a| a.store.with_files(a.etcd))
+        };
+        let all = ["--etcd-ca=a", "--etcd-cert=c", "--etcd-key=k", "--etcd-user=u", "--etcd-password-file=p"];
+        let StoreAddress::Etcd(config) = parse("etcd:https://a:1", &all).unwrap().unwrap() else {
+            panic!("it is an etcd")
+        };
+        assert_eq!((config.files.key, config.files.user), (Some("k".into()), Some("u".into())));
+        for missing in
+            ["--etcd-ca=a", "--etcd-cert=c", "--etcd-key=k", "--etcd-user=u", "--etcd-password-file=p"]
+        {
+            let some: Vec<&str> = all.iter().copied().filter(|a| *a != missing).collect();
+            assert!(parse("etcd:https://a:1", &some).is_err(), "{some:?}");
+        }
+        assert!(parse("etcd:https://a:1", &all[..1]).unwrap().is_ok());
+        assert!(parse("embedded:x", &all[..1]).unwrap().is_err());
     }
 
     #[test]

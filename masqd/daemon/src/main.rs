@@ -10,6 +10,7 @@ use masq_model::DesiredState;
 use masq_rnic::{FaultInjection, Rnic, RnicConfig};
 use masqd::api::server::Patience;
 use masqd::cli::Args;
+use masqd::store::OpenError;
 use masqd::{Config, Masqd, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
@@ -35,7 +36,7 @@ fn run(args: Args) -> Result<(), StartError> {
     let config = Config {
         tls: args.tls(),
         host: args.host,
-        store: args.store,
+        store: args.store.with_files(args.etcd).map_err(OpenError::from)?,
         run_dir: args.run_dir,
         apply,
         patience: Patience::default(),

@@ -140,7 +140,7 @@ impl Masqd {
         let (ending_tx, ending) = watch::channel(false);
 
         let (store, tasks, servers, api_address) = runtime.block_on(async {
-            let any = AnyStore::open(&config.store).await?;
+            let any = AnyStore::open(&config.store)?;
             let store = any.store();
             let writer = Arc::new(Writer::new(store.clone()));
             if let Some(desired) = &config.apply {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use masq_control::store::{
     Batch, BoxFuture, Change, Committed, Entry, Guard, Snapshot, Store, StoreError, Transaction, Watch,
@@ -37,6 +37,8 @@ struct History {
     batches: VecDeque<Batch>,
     /// How many are kept.
     most: usize,
+    /// A commit has failed that may have been made.
+    is_broken: bool,
 }
 
 impl Embedded {
@@ -49,7 +51,12 @@ impl Embedded {
     pub fn open_with(path: &Path, history: usize) -> Result<Self, FileError> {
         let file = StoreFile::open(path)?;
         let revision = file.revision()?;
-        let history = Mutex::new(History { since: revision, batches: VecDeque::new(), most: history });
+        let history = Mutex::new(History {
+            since: revision,
+            batches: VecDeque::new(),
+            most: history,
+            is_broken: false,
+        });
         let (newest, _) = watch::channel(revision);
         Ok(Embedded { path: path.to_owned(), shared: Arc::new(Shared { file, history, newest }) })
     }
@@ -65,19 +72,46 @@ impl Embedded {
         work: impl FnOnce(&Shared) -> Result<T, FileError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
-        match tokio::task::spawn_blocking(move || work(&shared)).await {
-            Ok(result) => result.map_err(|e| StoreError::Failed(e.to_string())),
+        let mended = move || {
+            shared.mend(&mut shared.history())?;
+            work(&shared)
+        };
+        match tokio::task::spawn_blocking(mended).await {
+            Ok(result) => result.map_err(|e| StoreError::Failed(format!("{}: {e}", self.path.display()))),
             Err(e) => Err(StoreError::Failed(e.to_string())),
         }
     }
 }
 
 impl Shared {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins the history anew when a commit has failed of which nobody knows whether it was made.
+    fn mend(&self, history: &mut History) -> Result<(), FileError> {
+        if history.is_broken {
+            let since = self.file.revision()?;
+            history.batches.clear();
+            history.since = since;
+            history.is_broken = false;
+            // Those who watch find out whether they have missed something.
+            self.newest.send_replace(since);
+        }
+        Ok(())
+    }
+
     fn commit(&self, transaction: Transaction) -> Result<Committed, FileError> {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.history();
         let guards: Vec<_> = transaction.guards.into_iter().map(guard).collect();
         let writes: Vec<_> = transaction.changes.iter().map(write).collect();
-        let Some(revision) = self.file.commit(&guards, &writes)? else {
+        let committed = self.file.commit(&guards, &writes);
+        if committed.is_err() {
+            history.is_broken = true;
+            // If the disk goes on failing, whoever comes next tries again.
+            let _ = self.mend(&mut history);
+        }
+        let Some(revision) = committed? else {
             return Ok(Committed::No(self.file.revision()?));
         };
         history.batches.push_back(Batch { changes: transaction.changes, revision });
@@ -93,7 +127,7 @@ impl Shared {
     /// The first batch after `after` that has something under `prefix`, and the revision up to which
     /// there is nothing else.
     fn after(&self, prefix: &str, after: u64) -> Result<(Option<Batch>, u64), StoreError> {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = self.history();
         if after < history.since {
             return Err(StoreError::Compacted(after));
         }

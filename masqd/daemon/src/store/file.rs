@@ -1,15 +1,19 @@
 //! Keys and values with revisions in one file: redb.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use masq_control::store::Entry;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use tracing::{debug, warn};
 
 /// Value and the revision that wrote it, by key.
 const ENTRIES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("entries");
 /// Counters; the only one is [`REVISION`].
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const REVISION: &str = "revision";
+/// A file that is larger than this, and mostly empty, is made smaller when it is opened.
+const LARGE_BYTES: u64 = 4 << 20;
 
 /// What can go wrong with the file.
 pub type FileError = Box<redb::Error>;
@@ -20,86 +24,153 @@ fn wrong(e: impl Into<redb::Error>) -> FileError {
 
 /// A file of entries. Every commit is on disk when it returns.
 #[derive(Debug)]
-pub struct StoreFile(Database);
+pub struct StoreFile {
+    path: PathBuf,
+    /// Absent after a failure of the disk: then it is opened again, since redb does nothing more with it.
+    db: RwLock<Option<Database>>,
+}
 
 impl StoreFile {
-    /// Opens or creates the file. Only one process can have it open.
+    /// Opens or creates the file. Only one process can have it open. What a killed process has left is repaired.
     pub fn open(path: &Path) -> Result<Self, FileError> {
-        let db = Database::create(path).map_err(wrong)?;
-        let write = db.begin_write().map_err(wrong)?;
-        write.open_table(ENTRIES).map_err(wrong)?;
-        write.open_table(META).map_err(wrong)?;
-        write.commit().map_err(wrong)?;
-        Ok(StoreFile(db))
+        let mut db = create(path)?;
+        if let Err(e) = shrink(path, &mut db) {
+            // It is as good as before, or cannot be opened.
+            warn!("cannot make the store {} smaller: {e}", path.display());
+            drop(db);
+            db = create(path)?;
+        }
+        Ok(StoreFile { path: path.to_owned(), db: RwLock::new(Some(db)) })
     }
 
     /// One entry.
     pub fn get(&self, key: &str) -> Result<Option<Entry>, FileError> {
-        let read = self.0.begin_read().map_err(wrong)?;
-        let table = read.open_table(ENTRIES).map_err(wrong)?;
-        Ok(table.get(key).map_err(wrong)?.map(|e| {
-            let (revision, value) = e.value();
-            Entry { key: key.into(), value: value.into(), revision }
-        }))
+        self.with(|db| {
+            let read = db.begin_read().map_err(wrong)?;
+            let table = read.open_table(ENTRIES).map_err(wrong)?;
+            Ok(table.get(key).map_err(wrong)?.map(|e| {
+                let (revision, value) = e.value();
+                Entry { key: key.into(), value: value.into(), revision }
+            }))
+        })
     }
 
     /// The revision of the last commit.
     pub fn revision(&self) -> Result<u64, FileError> {
-        let read = self.0.begin_read().map_err(wrong)?;
-        let meta = read.open_table(META).map_err(wrong)?;
-        Ok(meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value()))
+        self.with(|db| {
+            let read = db.begin_read().map_err(wrong)?;
+            let meta = read.open_table(META).map_err(wrong)?;
+            Ok(meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value()))
+        })
     }
 
     /// All entries whose keys begin with `prefix`, and the revision at which they are so.
     pub fn read(&self, prefix: &str) -> Result<(Vec<Entry>, u64), FileError> {
-        let read = self.0.begin_read().map_err(wrong)?;
-        let table = read.open_table(ENTRIES).map_err(wrong)?;
-        let mut entries = Vec::new();
-        for item in table.range(prefix..).map_err(wrong)? {
-            let (key, value) = item.map_err(wrong)?;
-            if !key.value().starts_with(prefix) {
-                break;
+        self.with(|db| {
+            let read = db.begin_read().map_err(wrong)?;
+            let table = read.open_table(ENTRIES).map_err(wrong)?;
+            let mut entries = Vec::new();
+            for item in table.range(prefix..).map_err(wrong)? {
+                let (key, value) = item.map_err(wrong)?;
+                if !key.value().starts_with(prefix) {
+                    break;
+                }
+                let (revision, bytes) = value.value();
+                entries.push(Entry { key: key.value().into(), value: bytes.into(), revision });
             }
-            let (revision, bytes) = value.value();
-            entries.push(Entry { key: key.value().into(), value: bytes.into(), revision });
-        }
-        let meta = read.open_table(META).map_err(wrong)?;
-        let revision = meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value());
-        Ok((entries, revision))
+            let meta = read.open_table(META).map_err(wrong)?;
+            let revision = meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value());
+            Ok((entries, revision))
+        })
     }
 
     /// Writes (`Some`) and deletes (`None`) entries, all or none, if every key in `unless_changed` still has the
     /// revision given there (0: does not exist). Returns the new revision, or `None` when one has not.
+    ///
+    /// After an error the changes may have been made or not.
     pub fn commit(
         &self,
         unless_changed: &[(String, u64)],
         writes: &[(String, Option<Vec<u8>>)],
     ) -> Result<Option<u64>, FileError> {
-        let write = self.0.begin_write().map_err(wrong)?;
-        let revision = {
-            let mut entries = write.open_table(ENTRIES).map_err(wrong)?;
-            for (key, expected) in unless_changed {
-                let actual = entries.get(key.as_str()).map_err(wrong)?.map_or(0, |e| e.value().0);
-                if actual != *expected {
-                    return Ok(None);
-                }
-            }
-            let mut meta = write.open_table(META).map_err(wrong)?;
-            let revision = meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value()) + 1;
-            for (key, value) in writes {
-                match value {
-                    Some(value) => {
-                        entries.insert(key.as_str(), (revision, value.as_slice())).map_err(wrong)?
+        self.with(|db| {
+            let write = db.begin_write().map_err(wrong)?;
+            let revision = {
+                let mut entries = write.open_table(ENTRIES).map_err(wrong)?;
+                for (key, expected) in unless_changed {
+                    let actual = entries.get(key.as_str()).map_err(wrong)?.map_or(0, |e| e.value().0);
+                    if actual != *expected {
+                        return Ok(None);
                     }
-                    None => entries.remove(key.as_str()).map_err(wrong)?,
-                };
-            }
-            meta.insert(REVISION, revision).map_err(wrong)?;
-            revision
-        };
-        write.commit().map_err(wrong)?;
-        Ok(Some(revision))
+                }
+                let mut meta = write.open_table(META).map_err(wrong)?;
+                let revision = meta.get(REVISION).map_err(wrong)?.map_or(0, |r| r.value()) + 1;
+                for (key, value) in writes {
+                    match value {
+                        Some(value) => {
+                            entries.insert(key.as_str(), (revision, value.as_slice())).map_err(wrong)?
+                        }
+                        None => entries.remove(key.as_str()).map_err(wrong)?,
+                    };
+                }
+                meta.insert(REVISION, revision).map_err(wrong)?;
+                revision
+            };
+            write.commit().map_err(wrong)?;
+            Ok(Some(revision))
+        })
     }
+
+    /// Works on the database. Closes it when the disk fails, and opens it the next time.
+    fn with<T>(&self, work: impl FnOnce(&Database) -> Result<T, FileError>) -> Result<T, FileError> {
+        let mut open = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        if open.is_none() {
+            drop(open);
+            let mut closed = self.db.write().unwrap_or_else(PoisonError::into_inner);
+            if closed.is_none() {
+                *closed = Some(create(&self.path)?);
+            }
+            drop(closed);
+            open = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        }
+        // Another thread may have met a failure in between.
+        let outcome = open.as_ref().map_or_else(|| Err(wrong(redb::Error::PreviousIo)), work);
+        drop(open);
+        if let Err(e) = &outcome {
+            if matches!(**e, redb::Error::Io(_) | redb::Error::PreviousIo) {
+                *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+        }
+        outcome
+    }
+}
+
+fn create(path: &Path) -> Result<Database, FileError> {
+    let db = Database::create(path).map_err(wrong)?;
+    let write = db.begin_write().map_err(wrong)?;
+    write.open_table(ENTRIES).map_err(wrong)?;
+    write.open_table(META).map_err(wrong)?;
+    write.commit().map_err(wrong)?;
+    Ok(db)
+}
+
+/// Gives the disk back what a file has grown to and does not need any more.
+fn shrink(path: &Path, db: &mut Database) -> Result<(), FileError> {
+    let size = std::fs::metadata(path).map_err(wrong)?.len();
+    if size <= LARGE_BYTES {
+        return Ok(());
+    }
+    let write = db.begin_write().map_err(wrong)?;
+    let used = write.stats().map_err(wrong)?.stored_bytes();
+    write.abort().map_err(wrong)?;
+    if size / 4 > used {
+        db.compact().map_err(wrong)?;
+        debug!(
+            "the store {} was {size} bytes for {used} bytes of entries, and has been made smaller",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

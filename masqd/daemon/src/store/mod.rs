@@ -7,11 +7,11 @@ mod file;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use masq_control::store::{Store, StoreError};
+use masq_control::store::Store;
 use masq_model::Key;
 
 pub use embedded::Embedded;
-pub use etcd::{Etcd, EtcdConfig};
+pub use etcd::{AccessError, Etcd, EtcdConfig, EtcdFiles};
 pub use file::FileError;
 
 use crate::cli::StoreAddress;
@@ -28,8 +28,8 @@ pub enum OpenError {
         source: FileError,
     },
     /// etcd.
-    #[error("cannot use the etcd store: {0}")]
-    Etcd(#[from] StoreError),
+    #[error("cannot use the store: {0}")]
+    Etcd(#[from] AccessError),
 }
 
 /// A store, and what is needed to leave it.
@@ -43,15 +43,13 @@ pub enum AnyStore {
 
 impl AnyStore {
     /// Opens the store at `address`. An etcd that is away is no error: it may come.
-    pub async fn open(address: &StoreAddress) -> Result<Self, OpenError> {
+    pub fn open(address: &StoreAddress) -> Result<Self, OpenError> {
         match address {
             StoreAddress::Embedded(path) => match Embedded::open(path) {
                 Ok(store) => Ok(AnyStore::Embedded(Arc::new(store))),
                 Err(source) => Err(OpenError::File { path: path.clone(), source }),
             },
-            StoreAddress::Etcd(urls) => {
-                Ok(AnyStore::Etcd(Arc::new(Etcd::connect(urls, EtcdConfig::default()).await?)))
-            }
+            StoreAddress::Etcd(config) => Ok(AnyStore::Etcd(Arc::new(Etcd::open(config.clone())?))),
         }
     }
 
