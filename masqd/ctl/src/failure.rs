@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use masq_model::api::ItemStatus;
+use masq_model::api::{ErrorReply, ItemStatus};
 
 use crate::client::ClientError;
 use crate::connect::IdentityError;
@@ -35,6 +35,16 @@ pub enum Failure {
         object: String,
         /// Its kind.
         word: &'static str,
+    },
+    /// What shall be changed has another generation.
+    #[error("{object} does not have generation {generation}: {reply}")]
+    Changed {
+        /// What.
+        object: String,
+        /// The generation that was named.
+        generation: u64,
+        /// What masqd says.
+        reply: ErrorReply,
     },
     /// A list does not have what shall be removed from it.
     #[error("{object}: --remove-{flag}: {value} is not in the list")]
@@ -84,7 +94,11 @@ impl Failure {
             Failure::Usage(_) | Failure::Read { .. } | Failure::Identity(_) => 2,
             Failure::Client(Connect { .. } | Http { .. } | Late { .. }) => 3,
             Failure::NotRealised { .. } => 4,
-            Failure::Client(_) | Failure::Exists { .. } | Failure::NotInList { .. } | Failure::Write(_) => 1,
+            Failure::Client(_)
+            | Failure::Exists { .. }
+            | Failure::Changed { .. }
+            | Failure::NotInList { .. }
+            | Failure::Write(_) => 1,
         }
     }
 }

@@ -180,8 +180,21 @@ async fn set(
             {
                 attempt += 1;
             }
-            reply => return written(&name, "changed", wait, reply?, output),
+            reply => {
+                let reply = reply.map_err(|e| refused(&name, generation, e))?;
+                return written(&name, "changed", wait, reply, output);
+            }
         }
+    }
+}
+
+/// Why a write failed that was limited to a generation, if it was.
+fn refused(name: &Name<'_>, generation: Option<u64>, error: ClientError) -> Failure {
+    match (generation, error) {
+        (Some(generation), ClientError::Refused { status: StatusCode::PRECONDITION_FAILED, reply }) => {
+            Failure::Changed { object: name.label(), generation, reply }
+        }
+        (_, error) => error.into(),
     }
 }
 
@@ -197,7 +210,7 @@ async fn delete(
     if let Some(generation) = if_generation_of(matches) {
         call = call.if_generation(generation);
     }
-    let reply: Value = client.call(call).await?;
+    let reply: Value = client.call(call).await.map_err(|e| refused(&name, if_generation_of(matches), e))?;
     let status = ItemStatus::deserialize(&reply).map_err(ClientError::from)?;
     report(&name, "deleted", wait, &reply, &status, output)
 }

@@ -104,7 +104,10 @@ fn a_list_that_changes_in_between_is_read_again() {
     let (code, message) = server.run("vnic set blue-1 --add-security-group c --if-generation 7").failed();
     assert_eq!(
         (code, message.as_str()),
-        (1, "masqctl: If-Match does not hold: the object's generation is 8\n")
+        (
+            1,
+            "masqctl: vnic blue-1 does not have generation 7: If-Match does not hold: the object's generation is 8\n"
+        )
     );
     assert_eq!(server.script.requests()[5].header("if-match"), Some("\"7\""));
 }
