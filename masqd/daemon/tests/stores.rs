@@ -1,14 +1,12 @@
 //! One suite over both stores, and what only etcd does. etcd is the distribution's, on loopback.
 
-use std::io;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+mod etcd_servers;
+
 use std::time::{Duration, Instant};
 
+use etcd_servers::{Cluster, PATIENCE};
 use masq_control::store::{Batch, Change, Committed, Guard, Store, StoreError, Transaction, Watch};
-use masqd::store::{Embedded, Etcd, EtcdConfig};
-
-const PATIENCE: Duration = Duration::from_secs(10);
+use masqd::store::Embedded;
 
 fn put(key: &str, value: &str) -> Change {
     Change::Put { key: key.into(), value: value.into() }
@@ -133,78 +131,17 @@ async fn embedded_forgets_old_changes_and_says_so() {
     assert_eq!(next(&mut *watch).await.unwrap().revision, 2);
 }
 
-/// An etcd of the test's own.
-struct Server {
-    child: Option<Child>,
-    port: u16,
-    dir: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        // Free a moment ago; nobody else picks ports in this range by number.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut server = Server { child: None, port, dir: tempfile::tempdir().unwrap() };
-        server.boot();
-        server
-    }
-
-    fn boot(&mut self) {
-        let url = self.url();
-        let child = Command::new("etcd")
-            .arg("--data-dir")
-            .arg(self.dir.path().join("data"))
-            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-            .args(["--listen-peer-urls", "http://127.0.0.1:0", "--unsafe-no-fsync"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|e: io::Error| panic!("cannot start etcd (Debian package etcd-server): {e}"));
-        self.child = Some(child);
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    async fn connect(&self, lease: Duration) -> Etcd {
-        let config =
-            EtcdConfig { timeout: Duration::from_secs(2), lease, ..EtcdConfig::new(vec![self.url()]) };
-        let store = Etcd::open(config).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while let Err(e) = store.list("").await {
-            assert!(Instant::now() < deadline, "etcd does not answer: {e}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        store
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd() {
-    let server = Server::start();
+    let server = Cluster::start(1);
     suite(&server.connect(LONG).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_drops_what_a_host_has_realised_when_it_leaves_or_dies() {
-    let server = Server::start();
+    let server = Cluster::start(1);
     let watcher = server.connect(LONG).await;
     let leaving = server.connect(LONG).await;
     let dying = server.connect(Duration::from_secs(1)).await;
@@ -232,14 +169,14 @@ async fn etcd_drops_what_a_host_has_realised_when_it_leaves_or_dies() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_may_be_away_for_a_while() {
-    let mut server = Server::start();
+    let mut server = Cluster::start(1);
     let store = server.connect(LONG).await;
     let revision = store.put("masq/v1/vnic/a", b"1".to_vec()).await.unwrap();
     let mut watch = store.watch("masq/", revision).await.unwrap();
-    server.kill();
+    server.kill(0);
     assert!(matches!(next(&mut *watch).await, Err(StoreError::Unavailable(_))));
     assert!(matches!(store.list("masq/").await, Err(StoreError::Unavailable(_))));
-    server.boot();
+    server.boot(0);
     let deadline = Instant::now() + PATIENCE;
     let mut watch = loop {
         match store.watch("masq/", revision).await {
@@ -254,11 +191,11 @@ async fn etcd_may_be_away_for_a_while() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_forgets_old_changes_and_says_so() {
-    let server = Server::start();
+    let server = Cluster::start(1);
     let store = server.connect(LONG).await;
     let first = store.put("k", b"1".to_vec()).await.unwrap();
     let last = store.put("k", b"2".to_vec()).await.unwrap();
-    let mut client = etcd_client::Client::connect([server.url()], None).await.unwrap();
+    let mut client = etcd_client::Client::connect([server.url(0)], None).await.unwrap();
     client.compact(last as i64, None).await.unwrap();
     let mut watch = store.watch("k", first - 1).await.unwrap();
     assert!(matches!(next(&mut *watch).await, Err(StoreError::Compacted(_))));
