@@ -1,10 +1,11 @@
 //! The command line of masqd.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use masq_rnic::FaultInjection;
 
 use crate::api::tls::TlsConfig;
@@ -62,6 +63,10 @@ pub struct Args {
     #[arg(long, value_name = "FAULTS", hide = true)]
     pub inject_faults: Option<FaultInjection>,
 
+    /// Print the description of the API (OpenAPI 3.1, JSON), and end.
+    #[arg(long, exclusive = true)]
+    pub openapi: bool,
+
     /// Form of the log, which goes to standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -72,6 +77,17 @@ pub struct Args {
 }
 
 impl Args {
+    /// What the command line says; nothing when it only asks for the description of the API.
+    pub fn read<T: Into<OsString> + Clone>(
+        line: impl IntoIterator<Item = T>,
+    ) -> Result<Option<Args>, clap::Error> {
+        let matches = Args::command().try_get_matches_from(line)?;
+        if matches.get_flag("openapi") {
+            return Ok(None);
+        }
+        Args::from_arg_matches(&matches).map(Some)
+    }
+
     /// How the API can be reached over the network, if it can be.
     pub fn tls(&self) -> Option<TlsConfig> {
         Some(TlsConfig {
@@ -136,9 +152,19 @@ impl FromStr for StoreAddress {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    fn serving<'a>(args: impl Iterator<Item = &'a &'a str>) -> Result<Args, clap::Error> {
+        Args::read(args).map(Option::unwrap)
+    }
+
+    #[test]
+    fn the_description_is_printed_alone() {
+        assert!(Args::read(["masqd", "--openapi"]).unwrap().is_none());
+        for wrong in [&["masqd", "--openapi", "--host", "h"][..], &["masqd"], &["masqd", "--host", "h"]] {
+            assert!(Args::read(wrong).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn the_definition_is_consistent() {
@@ -160,7 +186,7 @@ mod tests {
     fn nothing_listens_on_the_network_without_tls() {
         let parse = |more: &[&str]| {
             let args = ["masqd", "--host", "h", "--store", "embedded:x"].iter().chain(more);
-            Args::try_parse_from(args).map(|a| a.tls())
+            serving(args).map(|a| a.tls())
         };
         assert_eq!(parse(&[]).unwrap(), None);
         let all = ["--api-listen=[::1]:1", "--api-cert=c", "--api-key=k", "--api-client-ca=a"];
@@ -177,7 +203,7 @@ mod tests {
     fn ways_into_etcd() {
         let parse = |store: &str, more: &[&str]| {
             let args = ["masqd", "--host", "h", "--store", store];
-            Args::try_parse_from(args.iter().chain(more)).map(|a| a.store.with_files(a.etcd))
+            serving(args.iter().chain(more)).map(|a| a.store.with_files(a.etcd))
         };
         let all = ["--etcd-ca=a", "--etcd-cert=c", "--etcd-key=k", "--etcd-user=u", "--etcd-password-file=p"];
         let StoreAddress::Etcd(config) = parse("etcd:https://a:1", &all).unwrap().unwrap() else {
@@ -197,7 +223,7 @@ mod tests {
     #[test]
     fn one_engine_only() {
         let args = ["masqd", "--host", "h", "--store", "embedded:x", "--engines"];
-        assert!(Args::try_parse_from(args.iter().chain(&["1"])).is_ok());
-        assert!(Args::try_parse_from(args.iter().chain(&["2"])).is_err());
+        assert!(serving(args.iter().chain(&["1"])).is_ok());
+        assert!(serving(args.iter().chain(&["2"])).is_err());
     }
 }

@@ -14,6 +14,7 @@ use masq_types::{Gid, Mtu};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{Notify, mpsc};
 
+use crate::counts::Counts;
 use crate::device::Inbox;
 use crate::router::Router;
 
@@ -39,6 +40,8 @@ pub struct Host {
     pub published: Published,
     /// When the store last answered.
     pub freshness: Freshness,
+    /// What guests have done.
+    pub counts: Counts,
     began: Instant,
     link: Mutex<Link>,
     vnics: AtomicU32,
@@ -64,6 +67,7 @@ impl Host {
             taken: Taken::default(),
             published: Published::default(),
             freshness: Freshness::default(),
+            counts: Counts::default(),
             began: Instant::now(),
             link: Mutex::new(Link { up: false, active_mtu: Mtu::B256, mbits_per_sec: 0 }),
             vnics: AtomicU32::new(1),

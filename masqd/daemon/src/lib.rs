@@ -5,6 +5,7 @@
 //!
 //! | module | does |
 //! |---|---|
+//! | [`counts`] | counts what guests do |
 //! | [`device`] | one thread for each vNIC: vhost-user, control and event queues, the session |
 //! | [`supervisor`] | makes the devices those that the desired state wants, as the underlay allows |
 //! | [`sync`] | keeps the directory up to date with the store |
@@ -16,6 +17,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod counts;
 pub mod device;
 pub mod health;
 pub mod host;

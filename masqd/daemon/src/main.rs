@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
 use masq_rnic::{FaultInjection, Rnic, RnicConfig};
@@ -16,7 +15,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let Some(args) = Args::read(std::env::args_os()).unwrap_or_else(|e| e.exit()) else {
+        println!("{:#}", masqd::api::openapi::json());
+        return ExitCode::SUCCESS;
+    };
     if let Err(e) = masqd::log::begin(&args.log, args.log_format) {
         eprintln!("masqd: {e}");
         return ExitCode::from(2);

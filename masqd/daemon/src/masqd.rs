@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::api::server::{Patience, Server};
 use crate::api::tls::{self, TlsConfig, TlsError};
-use crate::api::{self, Api};
+use crate::api::{self, Api, Requests};
 use crate::cli::StoreAddress;
 use crate::health::Health;
 use crate::host::{Host, Refresher, Watchdog};
@@ -170,6 +170,7 @@ impl Masqd {
                 changed,
                 ending: ending.clone(),
                 patience: config.patience,
+                requests: Requests::default(),
             };
             let server = Server::new(api::router(Arc::new(api)), config.patience, ending);
             let mut servers = JoinSet::new();

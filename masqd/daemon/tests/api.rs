@@ -382,3 +382,61 @@ fn status_follows_the_guests_and_readiness_the_problems() {
     apply(&api, DESIRED);
     eventually("readiness", || ask(&api, "GET", "/readyz", &[], "").status == 200);
 }
+
+#[test]
+fn the_description_covers_what_there_is() {
+    let host = Host::start();
+    let api = host.api();
+    let document: Value = serde_json::from_str(&get(&api, "/openapi.json")).unwrap();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    let text = document.to_string();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(schemas.contains_key(name), "{name} is referred to, but not described");
+    }
+    let mut operations = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let filled = path.replace("{group}", "blue").replace("{name}", "none");
+        // What a resource allows is what it is said to allow.
+        let answer = ask(&api, "OPTIONS", &filled, &[], "").expect(405);
+        let mut allowed: Vec<_> =
+            answer.header("allow").unwrap().to_lowercase().split(',').map(str::to_owned).collect();
+        allowed.retain(|method| method != "head");
+        allowed.sort();
+        let mut described: Vec<_> = item.as_object().unwrap().keys().cloned().collect();
+        described.sort();
+        assert_eq!(allowed, described, "{path}");
+        operations += described.len();
+    }
+    assert!(operations > 40, "{operations}");
+}
+
+#[test]
+fn what_is_counted_is_told_to_prometheus() {
+    let host = Host::start();
+    let api = host.api();
+    let guest = Device::connect(&host.socket("blue-1"), 16 << 20).unwrap();
+    ask(&api, "GET", "/v1/nothing", &[], "").expect(404);
+    get(&api, "/v1/vnics/blue-1");
+    // No guest may ask for this.
+    assert!(guest.control().exchange(&[0xff; 64], 64).is_ok());
+    let metrics = || get(&api, "/metrics");
+    eventually("everything in force", || metrics().contains("masqd_realised_revision "));
+    let text = metrics();
+    for line in [
+        "masqd_ready 1",
+        "# TYPE masqd_vnic_commands_total counter",
+        "masqd_vnic_commands_total{vpc=\"blue\",vnic=\"blue-1\"} 1",
+        "masqd_vnic_objects{vpc=\"red\",vnic=\"red-1\",resource=\"qps\"} 0",
+        "masqd_api_requests_total{method=\"GET\",route=\"none\",code=\"404\"} 1",
+        "masqd_api_requests_total{method=\"GET\",route=\"/v1/vnics/{name}\",code=\"200\"} 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    let refusal = text.lines().find(|l| l.starts_with("masqd_vnic_refusals_total")).expect("a refusal");
+    assert!(refusal.contains("verb=") && refusal.contains("reason=") && refusal.ends_with(" 1"), "{refusal}");
+    let answer = ask(&api, "GET", "/metrics", &[], "");
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(!text.contains("masqd_vnic_tx_bytes_total{vpc=\"red\""), "it has no guest");
+}

@@ -8,6 +8,8 @@ use std::time::Duration;
 use common::{DESIRED, Host, eventually};
 use guest_sim::{ControlError, Device, GuestRam};
 use masq_driver::{Event, QpFault, QpHandle, VnicId};
+use masq_model::Endpoint;
+use masq_model::api::ItemList;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
@@ -296,11 +298,13 @@ fn a_killed_and_restarted_masqd_is_another_epoch_on_the_same_blocks() {
     assert_eq!(endpoints(&host), blocks);
 }
 
-fn endpoints(host: &Host) -> String {
-    let mut found = String::new();
+fn endpoints(host: &Host) -> Vec<Endpoint> {
+    let mut found = Vec::new();
     eventually("the endpoints", || {
-        found = common::get(&host.api(), "/v1/endpoints");
-        found.contains("blue-1") && found.contains("red-1")
+        let list: ItemList<Endpoint> =
+            serde_json::from_str(&common::get(&host.api(), "/v1/endpoints")).unwrap();
+        found = list.items.into_iter().map(|item| item.spec).collect();
+        found.len() == 2
     });
     found
 }

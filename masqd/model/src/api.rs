@@ -7,9 +7,12 @@ use std::path::PathBuf;
 use masq_types::{Gid, MacAddr, Vni};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::schema;
 
 /// An object with what is known of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Item<T> {
     /// What was written; what PUT takes.
     pub spec: T,
@@ -18,14 +21,14 @@ pub struct Item<T> {
 }
 
 /// All objects of a kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ItemList<T> {
     /// By name.
     pub items: Vec<Item<T>>,
 }
 
 /// How far an object is realised.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ItemStatus {
     /// Grows with each change of the object: the revision of the store that made it. Also its ETag.
     pub generation: u64,
@@ -40,7 +43,7 @@ pub struct ItemStatus {
 }
 
 /// How far an object is realised, in one word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RealisedState {
     /// No host concerned has brought it into force yet.
@@ -63,7 +66,7 @@ impl fmt::Display for RealisedState {
 }
 
 /// What applying a file has changed, or would change.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Applied {
     /// Nothing has been written.
     pub dry_run: bool,
@@ -75,7 +78,7 @@ pub struct Applied {
 }
 
 /// A change of one object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AppliedChange {
     /// What kind of change.
     pub change: ChangeKind,
@@ -89,7 +92,7 @@ pub struct AppliedChange {
 }
 
 /// Kinds of changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
     /// The object is new.
@@ -101,7 +104,7 @@ pub enum ChangeKind {
 }
 
 /// A field that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldChange {
     /// Its name.
     pub field: String,
@@ -112,7 +115,7 @@ pub struct FieldChange {
 }
 
 /// Whether two ends may be connected, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// Whether a connection may be made.
     pub allowed: bool,
@@ -130,11 +133,12 @@ pub struct Explanation {
 }
 
 /// One end of a connection that is explained.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExplainedEnd {
     /// Its vNIC.
     pub vnic: String,
     /// Its address.
+    #[schema(value_type = schema::Address)]
     pub address: Gid,
     /// Its security groups.
     pub security_groups: Vec<String>,
@@ -144,11 +148,13 @@ pub struct ExplainedEnd {
 }
 
 /// What the rules say about one direction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExplainedFlow {
     /// Who sends.
+    #[schema(value_type = schema::Address)]
     pub from: Gid,
     /// Who receives.
+    #[schema(value_type = schema::Address)]
     pub to: Gid,
     /// Whether it passes.
     pub allowed: bool,
@@ -163,7 +169,7 @@ pub struct ExplainedFlow {
 }
 
 /// What a vNIC of this host has sent and received since its guest was attached.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Traffic {
     /// The vNIC.
     pub vnic: String,
@@ -185,7 +191,7 @@ pub struct Traffic {
 }
 
 /// Why a request is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorReply {
     /// In one sentence.
     pub error: String,
@@ -202,7 +208,7 @@ impl fmt::Display for ErrorReply {
 }
 
 /// How a host is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Name of the host.
     pub host: String,
@@ -218,6 +224,7 @@ pub struct Status {
     /// Revision of the store that masqd has seen.
     pub revision: u64,
     /// Underlay addresses of the host, if the desired state knows it.
+    #[schema(value_type = Vec<schema::Address>)]
     pub underlay: Vec<IpAddr>,
     /// The links that have them, if they were found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,7 +234,7 @@ pub struct Status {
 }
 
 /// How the underlay is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LinkStatus {
     /// Whether it is up.
     pub up: bool,
@@ -236,7 +243,7 @@ pub struct LinkStatus {
 }
 
 /// What a vNIC is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum VnicState {
     /// It cannot be served; see the problem.
@@ -262,7 +269,7 @@ impl fmt::Display for VnicState {
 }
 
 /// How many objects a guest has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ObjectCounts {
     /// Contexts (opens of the device).
     pub contexts: u64,
@@ -277,19 +284,23 @@ pub struct ObjectCounts {
 }
 
 /// How a vNIC is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VnicStatus {
     /// Its name.
     pub name: String,
     /// Its network.
     pub vpc: String,
     /// That network's identifier.
+    #[schema(value_type = u32)]
     pub vni: Vni,
     /// Its MAC address.
+    #[schema(value_type = schema::Mac)]
     pub mac: MacAddr,
     /// Its virtual addresses.
+    #[schema(value_type = Vec<schema::Address>)]
     pub addresses: Vec<IpAddr>,
     /// Where front ends connect.
+    #[schema(value_type = String)]
     pub socket: PathBuf,
     /// What it is doing.
     pub state: VnicState,
@@ -304,7 +315,7 @@ pub struct VnicStatus {
 }
 
 /// A connection of a queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionStatus {
     /// The vNIC.
     pub vnic: String,
@@ -313,10 +324,12 @@ pub struct ConnectionStatus {
     /// `rc`, `uc` or `ud`.
     pub transport: String,
     /// Its virtual address.
+    #[schema(value_type = schema::Address)]
     pub local: Gid,
     /// Its queue pair number.
     pub local_qpn: u32,
     /// The peer's virtual address.
+    #[schema(value_type = schema::Address)]
     pub remote: Gid,
     /// The peer's queue pair number.
     pub remote_qpn: u32,
@@ -325,6 +338,7 @@ pub struct ConnectionStatus {
     /// The path.
     pub path: u8,
     /// The peer's underlay address.
+    #[schema(value_type = schema::Address)]
     pub remote_underlay: IpAddr,
     /// What allowed it, in words.
     pub allowed_by: String,

@@ -7,9 +7,12 @@ use std::net::IpAddr;
 use masq_types::{Gid, MacAddr, Vni};
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::validate::{check, missing};
-use crate::{Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, Vnic, Vpc};
+use crate::{
+    Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc,
+};
 
 /// A desired state. Parsed from a declarative file it is consistent, and each [`edit`](Self::edit) keeps it so;
 /// taken from a store with [`from_objects`](Self::from_objects) it is what the store holds.
@@ -76,7 +79,7 @@ impl DesiredState {
         state
     }
 
-    fn from_file(file: File) -> Result<DesiredState, Problems> {
+    fn from_file(file: DesiredFile) -> Result<DesiredState, Problems> {
         let mut problems = Vec::new();
         let mut edits = Vec::new();
         let mut keys = BTreeSet::new();
@@ -244,19 +247,25 @@ impl DesiredState {
     }
 }
 
-/// The declarative file.
-#[derive(Default, Deserialize)]
+/// The form of the declarative file: lists of objects by kind, in TOML or JSON.
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
-struct File {
+pub struct DesiredFile {
+    #[schema(value_type = Vec<Host>)]
     host: Vec<Value>,
+    #[schema(value_type = Vec<Vpc>)]
     vpc: Vec<Value>,
+    #[schema(value_type = Vec<SecurityGroup>)]
     security_group: Vec<Value>,
+    #[schema(value_type = Vec<SecurityGroupRule>)]
     security_group_rule: Vec<Value>,
+    #[schema(value_type = Vec<QosPolicy>)]
     qos_policy: Vec<Value>,
+    #[schema(value_type = Vec<Vnic>)]
     vnic: Vec<Value>,
 }
 
-impl File {
+impl DesiredFile {
     fn lists(self) -> [(Kind, Vec<Value>); 6] {
         [
             (Kind::Host, self.host),

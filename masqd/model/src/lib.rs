@@ -12,9 +12,10 @@ mod key;
 mod object;
 mod prefix;
 mod problem;
+pub mod schema;
 mod validate;
 
-pub use desired::{DesiredState, Edit};
+pub use desired::{DesiredFile, DesiredState, Edit};
 pub use entry::{FieldError, Object, ObjectError};
 pub use ipnet::IpNet;
 pub use key::{Key, Kind, PREFIX, ParseKeyError};

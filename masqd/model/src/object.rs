@@ -5,19 +5,22 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use masq_types::{Gid, MacAddr, QpnBlock, Vni};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use crate::prefix;
+use crate::{prefix, schema};
 
 /// Priority of a rule that does not state one; the smallest number decides first.
 pub const DEFAULT_PRIORITY: u32 = 1000;
 
 /// A machine that runs masqd.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// Its name, unique among hosts.
+    #[schema(value_type = schema::Name)]
     pub name: String,
     /// Its underlay addresses, unique among hosts: address `i` belongs to path `i`.
+    #[schema(value_type = Vec<schema::Address>, min_items = 1, max_items = 8)]
     pub underlay: Vec<IpAddr>,
     /// Addresses that masqd itself puts on the host's links: path addresses, or dedicated ones of vNICs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -28,74 +31,88 @@ pub struct Host {
 }
 
 /// An address that masqd puts on a link of its host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Alias {
     /// The address with the length of its link's prefix, such as `10.78.0.1/24`.
     #[serde(deserialize_with = "prefix::address")]
+    #[schema(value_type = schema::LinkAddress)]
     pub address: IpNet,
     /// The link, such as `eth1`.
     pub link: String,
     /// Where packets from this address leave the link's own network; none: they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Address>)]
     pub gateway: Option<IpAddr>,
 }
 
 /// What the vNICs of one class may send together on one host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassRate {
     /// The class, 0 to 7.
+    #[schema(maximum = 7)]
     pub class: u8,
     /// The rate in bits of IP packets per second.
+    #[schema(minimum = 100_000, maximum = 1_000_000_000_000u64)]
     pub rate_bits_per_sec: u64,
     /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth, at least 1048576,
     /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
     pub burst_bits: Option<u64>,
 }
 
 /// A tenant's network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vpc {
     /// Its name, unique among networks.
+    #[schema(value_type = schema::Name)]
     pub name: String,
     /// Its identifier, unique among networks, 1 to 16777215.
+    #[schema(value_type = u32, minimum = 1, maximum = 16_777_215)]
     pub vni: Vni,
 }
 
 /// vNICs of one network to which the same rules apply, and which may connect to one another where no rule denies it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecurityGroup {
     /// Its name, unique among all groups.
+    #[schema(value_type = schema::Name)]
     pub name: String,
     /// Name of its network.
+    #[schema(value_type = schema::Name)]
     pub vpc: String,
 }
 
 /// A rule about the traffic of a security group's members.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecurityGroupRule {
     /// Its name, unique in its group.
+    #[schema(value_type = schema::Name)]
     pub name: String,
     /// Name of its group.
+    #[schema(value_type = schema::Name)]
     pub security_group: String,
     /// Whether it is about what members receive or what they send.
     pub direction: Direction,
     /// Only traffic from or to these addresses; an address alone is a prefix of full length.
     #[serde(default, deserialize_with = "prefix::one", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Prefix>)]
     pub remote_prefix: Option<IpNet>,
     /// Only traffic from or to members of this group of the same network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Name>)]
     pub remote_group: Option<String>,
     /// Only traffic of this transport.
     #[serde(default)]
     pub transport: Transport,
     /// The rule with the smallest number that matches decides; among equals a `deny` does.
     #[serde(default = "default_priority")]
+    #[schema(maximum = 4_294_967_295u64)]
     pub priority: u32,
     /// What happens.
     pub action: Action,
@@ -106,7 +123,7 @@ fn default_priority() -> u32 {
 }
 
 /// The direction of traffic, seen from a group's member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// What it receives.
@@ -116,7 +133,9 @@ pub enum Direction {
 }
 
 /// The transport services that a rule is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// All of them.
@@ -131,7 +150,7 @@ pub enum Transport {
 }
 
 /// What a rule does with the traffic that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// It may pass.
@@ -141,26 +160,32 @@ pub enum Action {
 }
 
 /// How much vNICs may send, and who comes first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QosPolicy {
     /// Its name, unique among policies.
+    #[schema(value_type = schema::Name)]
     pub name: String,
     /// What each vNIC may send, in bits of IP packets per second; unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 100_000, maximum = 1_000_000_000_000u64)]
     pub rate_bits_per_sec: Option<u64>,
     /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth, at least 1048576,
     /// when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
     pub burst_bits: Option<u64>,
     /// Share of the host's RNIC among vNICs of the same class that all have something to send, 1 to 256.
     #[serde(default = "default_weight")]
+    #[schema(minimum = 1, maximum = 256)]
     pub weight: u16,
     /// Class, 0 to 7: a higher one is served first.
     #[serde(default)]
+    #[schema(maximum = 7)]
     pub class: u8,
     /// DSCP of what is sent, 0 to 63; what the guest asks for when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 63)]
     pub dscp: Option<u8>,
 }
 
@@ -169,23 +194,28 @@ fn default_weight() -> u16 {
 }
 
 /// How much of the host a guest may use. What is absent has masqd's default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
     /// Queue pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
     pub qps: Option<u64>,
     /// Completion queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
     pub cqs: Option<u64>,
     /// Memory regions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
     pub mrs: Option<u64>,
     /// Bytes of guest memory in regions and rings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
     pub pinned_bytes: Option<u64>,
     /// Control commands per second, 1 to 1000000; as many may come at once after a pause. Unlimited when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
     pub commands_per_sec: Option<u32>,
 }
 
@@ -197,38 +227,48 @@ impl Quota {
 }
 
 /// A tenant's virtual NIC, and the RDMA device beside it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vnic {
     /// Its name, unique among all vNICs; also the name of its socket.
+    #[schema(value_type = schema::Name)]
     pub name: String,
     /// Name of its network.
+    #[schema(value_type = schema::Name)]
     pub vpc: String,
     /// Name of the host on which its VM runs; absent while it runs nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Name>)]
     pub host: Option<String>,
     /// MAC address of the NIC, unique in its network.
+    #[schema(value_type = schema::Mac)]
     pub mac: MacAddr,
     /// Virtual addresses of the NIC, unique in its network. The link-local address of the MAC comes on top of them.
+    #[schema(value_type = Vec<schema::Address>, max_items = 15)]
     pub addresses: Vec<IpAddr>,
     /// Further addresses that the guest may take on, for instance one that moves between two guests. Peers find such an
     /// address while exactly one vNIC has it in its GID table. An address alone is a prefix of full length.
     #[serde(default, deserialize_with = "prefix::many", skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::Prefix>, max_items = 64)]
     pub allowed_address_pairs: Vec<IpNet>,
     /// Names of its security groups; without any it can connect to nobody.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::Name>, max_items = 16)]
     pub security_groups: Vec<String>,
     /// Name of its QoS policy; without one it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Name>)]
     pub qos_policy: Option<String>,
     /// How much of the host its guest may use.
     #[serde(default, skip_serializing_if = "Quota::is_default")]
     pub quota: Quota,
     /// How many underlay paths it uses, from 1; 1 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 8)]
     pub paths: Option<u8>,
     /// An alias of its host that no other vNIC uses; takes the place of the host's first underlay address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Address>)]
     pub dedicated_alias: Option<IpAddr>,
 }
 
@@ -260,27 +300,31 @@ impl Vnic {
 }
 
 /// A vNIC that a host has realised: where its peers find it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
     /// Name of the vNIC.
     pub vnic: String,
     /// Its network.
+    #[schema(value_type = u32)]
     pub vni: Vni,
     /// Its virtual addresses: its own, then the allowed ones that its guest has taken on.
+    #[schema(value_type = Vec<schema::Address>)]
     pub gids: Vec<Gid>,
     /// Name of the host.
     pub host: String,
     /// Underlay addresses: address `i` belongs to path `i`.
+    #[schema(value_type = Vec<schema::Address>)]
     pub addresses: Vec<IpAddr>,
     /// Blocks of wire QPNs that it owns on that host.
+    #[schema(value_type = Vec<schema::Block>)]
     pub qpn_blocks: Vec<QpnBlock>,
     /// Grows whenever the blocks change hands.
     pub generation: u64,
 }
 
 /// How far a host has come: written by the host, and gone when the host is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostState {
     /// Name of the host.

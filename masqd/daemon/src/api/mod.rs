@@ -9,7 +9,8 @@
 //! | `apply` | writes a declarative file, tells the desired state in its form |
 //! | `host` | how this host and its vNICs are |
 //! | `request`, `reply` | what is sent and answered, checked and put into words |
-//! | `openapi` | describes all that |
+//! | `metrics` | what has been counted, for Prometheus |
+//! | [`openapi`] | describes all that |
 //!
 //! Desired state is read from the store itself, so that whoever has written something reads it, through whatever host.
 //! How far it is realised is what this host's directory shows.
@@ -18,7 +19,9 @@ mod apply;
 mod audit;
 mod collections;
 mod host;
+mod metrics;
 mod objects;
+pub mod openapi;
 mod reply;
 mod request;
 pub mod server;
@@ -28,11 +31,12 @@ mod wait;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
 use masq_control::store::Store;
 use tokio::sync::watch;
 
+pub use metrics::Requests;
 pub use reply::problem_reply;
 
 use crate::health::Health;
@@ -63,6 +67,8 @@ pub struct Api {
     pub ending: watch::Receiver<bool>,
     /// How patient it is with clients.
     pub patience: server::Patience,
+    /// What has been answered.
+    pub requests: Requests,
 }
 
 /// Everything that can be asked.
@@ -84,9 +90,12 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/traffic", get(host::traffic))
         .route("/v1/status", get(host::status))
         .route("/v1/counters", get(host::counters))
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(|| async { Json(openapi::json()) }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(host::readyz))
         .fallback(|| async { reply::Refused::not_found("there is no such resource") })
         .method_not_allowed_fallback(|| async { reply::Refused::method_not_allowed() })
+        .layer(middleware::from_fn_with_state(api.clone(), metrics::count))
         .with_state(api)
 }

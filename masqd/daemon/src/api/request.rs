@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -20,12 +20,17 @@ pub const MAX_WAIT_SECONDS: u64 = 300;
 
 /// Reads a body of at most `limit` bytes, for which the client has `patience`.
 pub async fn body(body: Body, limit: usize, patience: Duration) -> Result<Vec<u8>, Refused> {
+    let too_long = || {
+        let message = format_args!("the body is longer than {limit} bytes");
+        Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, message))
+    };
+    if body.size_hint().lower() > limit as u64 {
+        // It says so itself.
+        return too_long();
+    }
     match tokio::time::timeout(patience, Limited::new(body, limit).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes().into()),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(Refused::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format_args!("the body is longer than {limit} bytes"),
-        )),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => too_long(),
         Ok(Err(e)) => Err(Refused::bad_request(format_args!("the body breaks off: {e}"))),
         Err(_) => Err(Refused::new(
             StatusCode::REQUEST_TIMEOUT,

@@ -265,6 +265,7 @@ impl Guest {
 
     fn tell_revoked(&mut self, revocations: Vec<Revocation>) {
         for revoked in revocations {
+            self.host.counts.revoked(&self.name);
             let c = &revoked.connection;
             warn!(
                 vpc = %self.session.identity().vpc,
@@ -325,6 +326,7 @@ impl Guest {
 
     fn request(&mut self, chain: Chain) {
         let host = self.host.clone();
+        host.counts.command(&self.name);
         let memory = RamReader(self.ram.mapped().clone());
         let outcome = {
             let directory = host.directory.read();
@@ -364,6 +366,7 @@ impl Guest {
     fn reply(&mut self, chain: Chain, reply: Reply) {
         if let Some(refusal) = &reply.refusal {
             let vpc = self.session.identity().vpc.clone();
+            self.host.counts.refused(&self.name, refusal.verb_name(), refusal.reason.label());
             self.say(|name| log_refusal(&vpc, name, refusal));
         }
         let Some(ring) = &mut self.control else { return };
