@@ -17,7 +17,8 @@ pub trait Store: Send + Sync {
     /// Reads all entries whose keys begin with `prefix`, as of one revision.
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Snapshot, StoreError>>;
 
-    /// Makes all changes at once, or none when a guard fails.
+    /// Makes all changes at once, or none when a guard fails. After [`StoreError::Unavailable`] they may have been made, or may
+    /// yet be, but not later than a guard fails: whoever must know reads again.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Committed, StoreError>>;
 
     /// Watches all keys that begin with `prefix`, beginning with the first change after revision `after` (that of
@@ -156,7 +157,7 @@ pub enum StoreError {
     /// The changes after the asked revision are gone; list anew.
     #[error("the store does not remember changes after revision {0}")]
     Compacted(u64),
-    /// It is broken.
+    /// It is broken, or does not take what it was given.
     #[error("the store has failed: {0}")]
     Failed(String),
 }

@@ -10,12 +10,14 @@
 //! | [`supervisor`] | makes the devices those that the desired state wants, as the underlay allows |
 //! | [`sync`] | keeps the directory up to date with the store |
 //! | [`realise`] | publishes this host's endpoints |
+//! | [`claim`] | lets one process alone publish them |
 //! | [`writer`] | writes desired state |
 //! | [`store`] | the embedded store and etcd |
 //! | [`underlay`] | addresses and links, by netlink |
 //! | [`api`] | HTTP on a Unix socket, and with mutual TLS on TCP |
 
 pub mod api;
+pub mod claim;
 pub mod cli;
 pub mod counts;
 pub mod device;

@@ -68,6 +68,9 @@ pub enum StartError {
     /// Threads.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
+    /// Random numbers.
+    #[error("no random numbers: {0}")]
+    Random(getrandom::Error),
     /// The store.
     #[error(transparent)]
     Store(#[from] OpenError),
@@ -130,6 +133,7 @@ impl Masqd {
             .map_err(StartError::Threads)?;
         let router = Arc::new(Router::default());
         let rnic = rnic(router.clone())?;
+        let id = random_id().map_err(StartError::Random)?;
         let (refresher, misses) = Refresher::new();
         let watchdog = Watchdog::new(runtime.handle().clone());
         let host = Arc::new(Host::new(config.host.clone(), rnic, router, refresher, watchdog));
@@ -150,6 +154,7 @@ impl Masqd {
             let probe = Sync::probe(store.clone(), host.clone(), health.clone());
             let sync = Sync::new(store.clone(), host.clone(), misses, changed_tx);
             let supervisor = Supervisor {
+                id,
                 host: host.clone(),
                 store: store.clone(),
                 health: health.clone(),
@@ -240,6 +245,12 @@ async fn apply(writer: &Writer, desired: &DesiredState) -> Result<(), WriteError
     let written = writer.write(false, plan).await?;
     info!(changes = written.changes.len(), revision = written.revision, "--apply: desired state written");
     Ok(())
+}
+
+fn random_id() -> Result<u128, getrandom::Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(u128::from_ne_bytes(bytes))
 }
 
 fn run_dir_error(path: &Path, source: std::io::Error) -> StartError {

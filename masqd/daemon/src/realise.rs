@@ -5,6 +5,7 @@ use masq_control::{Directory, Own, PlanError, plan_endpoint};
 use masq_model::{Endpoint, Key, Kind, Object, PREFIX};
 use tracing::{debug, info};
 
+use crate::claim::Claim;
 use crate::host::Host;
 
 /// Endpoints in one transaction.
@@ -23,12 +24,13 @@ pub struct Realised {
 #[derive(Debug)]
 pub struct Realiser {
     host: String,
+    claim: Claim,
 }
 
 impl Realiser {
-    /// For the host with this name.
-    pub fn new(host: &str) -> Self {
-        Realiser { host: host.into() }
+    /// For the host with this name; `id` is like no other process's (from random numbers).
+    pub fn new(host: &str, id: u128) -> Self {
+        Realiser { host: host.into(), claim: Claim::new(host, id) }
     }
 
     /// Whether what `directory` shows is not what this host wants to be published.
@@ -63,6 +65,7 @@ impl Realiser {
     /// Writes what is due.
     pub async fn realise(&self, store: &dyn Store, shared: &Host) -> Result<Realised, StoreError> {
         for _ in 0..ATTEMPTS {
+            let claim = self.claim.guard(store).await?;
             let snapshot = store.list(PREFIX).await?;
             let start =
                 getrandom::u32().map_err(|e| StoreError::Failed(format!("no random numbers: {e}")))?;
@@ -71,8 +74,8 @@ impl Realiser {
             for (guards, changes) in
                 plan.guards.chunks(PER_TRANSACTION).zip(plan.changes.chunks(PER_TRANSACTION))
             {
-                let transaction = Transaction { guards: guards.to_vec(), changes: changes.to_vec() };
-                match store.commit(transaction).await? {
+                let guards = std::iter::once(&claim).chain(guards).cloned().collect();
+                match store.commit(Transaction { guards, changes: changes.to_vec() }).await? {
                     Committed::Yes(revision) => {
                         changes.iter().for_each(|c| note(shared, c));
                         debug!("{} endpoints written at revision {revision}", changes.len());
@@ -83,10 +86,22 @@ impl Realiser {
             if all {
                 return Ok(Realised { problems: plan.problems });
             }
+            self.claim.doubt().await;
         }
-        Err(StoreError::Unavailable(
-            "others keep changing this host's endpoints; is its name in use twice?".into(),
-        ))
+        Err(StoreError::Unavailable("others keep changing this host's endpoints".into()))
+    }
+
+    /// Writes something else that this host alone tells, whatever was there.
+    pub async fn tell(&self, store: &dyn Store, object: &Object) -> Result<(), StoreError> {
+        for _ in 0..ATTEMPTS {
+            let guards = vec![self.claim.guard(store).await?];
+            let changes = vec![Change::Put { key: object.key().to_string(), value: object.to_json() }];
+            if let Committed::Yes(_) = store.commit(Transaction { guards, changes }).await? {
+                return Ok(());
+            }
+            self.claim.doubt().await;
+        }
+        Err(StoreError::Unavailable("others keep claiming this host's name".into()))
     }
 
     /// New blocks are looked for from `start` on.

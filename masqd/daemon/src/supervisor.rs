@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use masq_control::store::{Change, Store, Transaction};
+use masq_control::store::Store;
 use masq_control::{Identity, Link, Settings};
 use masq_driver::{Command, Limits};
 use masq_model::api::{LinkStatus, VnicState, VnicStatus};
@@ -51,6 +51,8 @@ struct Running {
 
 /// Runs the devices.
 pub struct Supervisor {
+    /// Like no other process's.
+    pub id: u128,
     /// The host.
     pub host: Arc<Host>,
     /// The store.
@@ -72,7 +74,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// Runs for ever.
     pub async fn run(mut self) {
-        let realiser = Realiser::new(&self.host.name);
+        let realiser = Realiser::new(&self.host.name, self.id);
         // Nothing is known of the desired state before the first reading.
         if self.changed.changed().await.is_err() {
             return;
@@ -81,7 +83,7 @@ impl Supervisor {
             self.changed.borrow_and_update();
             let revision = self.host.directory.read().desired_revision();
             let mut settled = self.reconcile(&realiser).await;
-            settled &= self.tell_progress(revision).await;
+            settled &= self.tell_progress(&realiser, revision).await;
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() { return },
                 () = self.underlay.changed() => {}
@@ -115,7 +117,7 @@ impl Supervisor {
     }
 
     /// Waits until all devices have dealt with what is desired up to `revision`, and publishes that; whether it could be.
-    async fn tell_progress(&self, revision: u64) -> bool {
+    async fn tell_progress(&self, realiser: &Realiser, revision: u64) -> bool {
         if !self.devices.leaving().is_empty() {
             // The end of the last one brings the next round.
             return true;
@@ -137,9 +139,8 @@ impl Supervisor {
         if self.host.directory.read().get(key.kind(), key.name()) == Some(&object) {
             return true;
         }
-        let changes = vec![Change::Put { key: key.to_string(), value: object.to_json() }];
-        match self.store.commit(Transaction { guards: Vec::new(), changes }).await {
-            Ok(_) => {
+        match realiser.tell(&*self.store, &object).await {
+            Ok(()) => {
                 self.health.fine(PUBLISHING);
                 true
             }

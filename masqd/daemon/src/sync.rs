@@ -1,6 +1,7 @@
 //! Keeps the directory up to date: reads the store, follows its watch, and reads again when that breaks or
 //! when a request has missed something.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct Sync {
     began: Instant,
     /// Shows the revision of the directory; changes when anything did.
     changed: watch::Sender<u64>,
+    /// Entries that are no objects, and why, as they have been told.
+    bad: HashMap<String, String>,
 }
 
 impl Sync {
@@ -47,7 +50,16 @@ impl Sync {
         changed: watch::Sender<u64>,
     ) -> Self {
         let gate = RefreshGate::new(REFRESH_INTERVAL);
-        Sync { store, host, misses, waiting: Vec::new(), gate, began: Instant::now(), changed }
+        Sync {
+            store,
+            host,
+            misses,
+            waiting: Vec::new(),
+            gate,
+            began: Instant::now(),
+            changed,
+            bad: HashMap::new(),
+        }
     }
 
     /// Runs for ever.
@@ -124,24 +136,32 @@ impl Sync {
         snapshot.map(drop)
     }
 
+    /// Takes a reading over. It is never older than what the watch has told, unless the store was set back to an earlier
+    /// state; then that one counts.
     fn take_snapshot(&mut self, snapshot: &Snapshot) {
-        self.take(|directory| {
-            // The watch may have been faster than the reading.
-            if snapshot.revision < directory.revision() {
-                Delta::default()
-            } else {
-                directory.replace(snapshot)
-            }
-        });
+        let known = self.host.directory.read().revision();
+        if snapshot.revision < known {
+            warn!(
+                "the store has gone back from revision {known} to {}; what it has now counts",
+                snapshot.revision
+            );
+        }
+        let there: HashSet<&str> = snapshot.entries.iter().map(|e| e.key.as_str()).collect();
+        self.bad.retain(|key, _| there.contains(key.as_str()));
+        self.take(|directory| directory.replace(snapshot));
     }
 
     /// Changes the directory, and tells the devices while nobody can see the change yet: whoever sees it and then waits for
     /// them waits long enough.
-    fn take(&self, change: impl FnOnce(&mut Directory) -> Delta) {
+    fn take(&mut self, change: impl FnOnce(&mut Directory) -> Delta) {
         let mut directory = self.host.directory.write();
         let delta = change(&mut directory);
         for bad in &delta.bad {
-            warn!("{bad}");
+            // Each reading meets it again.
+            if self.bad.get(&bad.key) != Some(&bad.reason) {
+                warn!("{bad}");
+                self.bad.insert(bad.key.clone(), bad.reason.clone());
+            }
         }
         self.host.router.touch(&delta.touched);
         self.changed.send_replace(directory.revision());

@@ -123,6 +123,37 @@ fn a_host_whose_lease_ends_publishes_what_it_had_again() {
     assert_eq!(runtime.block_on(endpoints(&observer)), []);
 }
 
+#[test]
+fn two_masqds_with_one_name_do_not_fight_and_the_younger_one_publishes() {
+    let runtime = runtime();
+    let cluster = Cluster::start(1);
+    let observer = runtime.block_on(cluster.connect(Duration::from_secs(60)));
+    let first = Host::start(cluster.config(LEASE));
+    eventually("both endpoints", || runtime.block_on(endpoints(&observer)).len() == 2);
+    eventually("readiness", || first.is_ready());
+    let before = runtime.block_on(endpoints(&observer));
+    let second = Host::start(cluster.config(LEASE));
+    eventually("readiness", || second.is_ready());
+    let progress = Key::new(Kind::HostState, "h1").to_string();
+    // Both of them miss it; the older one is told, the younger one writes it.
+    eventually("the older one to be told", || {
+        runtime.block_on(observer.delete(&progress)).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let answer = ask(&first.api(), "GET", "/readyz", &[], "");
+        answer.status == 503 && answer.body.contains("another masqd")
+    });
+    eventually("readiness", || second.is_ready());
+    let revision = || runtime.block_on(observer.list("")).unwrap().revision;
+    let now = revision();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(revision(), now, "nobody writes without end");
+    assert_eq!(runtime.block_on(endpoints(&observer)), before);
+    // It takes its claim and its endpoints with it.
+    drop(second);
+    eventually("the older one to publish again", || runtime.block_on(endpoints(&observer)) == before);
+    eventually("readiness", || first.is_ready());
+}
+
 fn ip(args: &[&str]) {
     let output = Command::new("ip").args(args).output().expect("ip (Debian package iproute2)");
     assert!(output.status.success(), "ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));

@@ -14,6 +14,7 @@ pub use embedded::Embedded;
 pub use etcd::{AccessError, Etcd, EtcdConfig, EtcdFiles};
 pub use file::FileError;
 
+use crate::claim::CLAIMS;
 use crate::cli::StoreAddress;
 
 /// Why a store cannot be opened.
@@ -79,5 +80,5 @@ impl AnyStore {
 
 /// Whether an entry is realised state, which lives only as long as the host that wrote it.
 fn is_ephemeral(key: &str) -> bool {
-    key.parse::<Key>().is_ok_and(|k| !k.kind().is_desired())
+    key.starts_with(CLAIMS) || key.parse::<Key>().is_ok_and(|k| !k.kind().is_desired())
 }
