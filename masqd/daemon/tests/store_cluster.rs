@@ -2,12 +2,14 @@
 
 mod etcd_servers;
 
+use std::io::Read;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_servers::{Cluster, PATIENCE};
 use masq_control::store::{Change, Committed, Guard, Store, StoreError, Transaction};
-use masqd::store::Etcd;
+use masqd::store::{Etcd, EtcdConfig};
 
 const LONG: Duration = Duration::from_secs(60);
 const COUNTER: &str = "w/counter";
@@ -158,6 +160,51 @@ async fn requests_go_on_when_a_member_is_dead_and_watches_fail_without_a_majorit
     let mut watch = stores[0].watch("", revision).await.unwrap();
     stores[0].put("k", "new".into()).await.unwrap();
     assert_eq!(watch.next().await.unwrap().changes, [put("k", "new")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dying_member_may_have_done_is_not_asked_of_another_one() {
+    let cluster = Cluster::start(1);
+    let observer = cluster.connect(LONG).await;
+    // Takes requests, and dies of each.
+    let dying = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = EtcdConfig {
+        urls: vec![format!("http://{}", dying.local_addr().unwrap()), cluster.url(0)],
+        ..cluster.config(LONG)
+    };
+    std::thread::spawn(move || {
+        for connection in dying.incoming() {
+            let mut request = Vec::new();
+            let mut connection = connection.unwrap();
+            connection.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            // Until nothing more comes.
+            let _ = connection.read_to_end(&mut request);
+        }
+    });
+    let (mut done, mut unknown) = (0, 0);
+    // Which member is asked first is left to chance.
+    for n in 0..40 {
+        let store = Etcd::open(config.clone()).unwrap();
+        let key = format!("k/{n}");
+        let there = match store.put(&key, vec![]).await {
+            Ok(_) => {
+                done += 1;
+                true
+            }
+            Err(StoreError::Unavailable(_)) => {
+                unknown += 1;
+                false
+            }
+            Err(e) => panic!("{e}"),
+        };
+        // Reading does no harm, wherever.
+        assert_eq!(store.get(&key).await.unwrap().is_some(), there);
+        assert_eq!(observer.get(&key).await.unwrap().is_some(), there);
+        if done > 0 && unknown > 0 {
+            return;
+        }
+    }
+    panic!("{done} were done, {unknown} were not");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
