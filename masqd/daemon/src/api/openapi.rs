@@ -2,14 +2,14 @@
 //! answers: OpenAPI 3.1.
 
 use masq_model::api::{
-    Applied, ConnectionStatus, ErrorReply, Explanation, Item, ItemList, ItemStatus, Status, Traffic,
+    Applied, ConnectionStatus, ErrorReply, Explanation, Item, ItemStatus, Status, Traffic,
 };
 use masq_model::schema::Name;
 use masq_model::{
     DesiredFile, Endpoint, Host, HostState, Kind, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc,
 };
 use serde_json::Value;
-use utoipa::ToSchema;
+use utoipa::{PartialSchema, ToSchema};
 use utoipa::openapi::path::{
     HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn, PathItemBuilder,
     PathsBuilder,
@@ -27,7 +27,7 @@ use super::request::MAX_WAIT_SECONDS;
 
 const JSON: &str = "application/json";
 /// `*`, or tags such as `"7"`.
-const TAGS: &str = "^(\\*|\"[^\",]*\"( *, *\"[^\",]*\")*)$";
+const TAGS: &str = "^(\\*|[ ,]*(\"[^\",]*\"( *,[ ,]*\"[^\",]*\")*)?[ ,]*)$";
 
 /// The schemas of a kind of object.
 struct Schemas {
@@ -74,7 +74,17 @@ impl Document {
         if let RefOr::T(Schema::Object(object)) = T::schema() {
             self.add(&format!("{spec}Patch"), RefOr::T(Schema::Object(patch(object))));
         }
-        Schemas { spec, item: self.schema::<Item<T>>(), list: self.schema::<ItemList<T>>() }
+        self.schema::<ItemStatus>();
+        // The names of generic types do not tell their arguments.
+        let item = format!("{spec}Item");
+        self.add(&item, Item::<T>::schema());
+        let item = RefOr::from(Ref::from_schema_name(item));
+        let list = ObjectBuilder::new()
+            .property("items", ArrayBuilder::new().items(item.clone()))
+            .required("items")
+            .description(Some(format!("All {spec} objects, by name.")));
+        self.add(&format!("{spec}List"), list.into());
+        Schemas { spec, item, list: Ref::from_schema_name(format!("{spec}List")).into() }
     }
 
     /// Adds a type with those that it is made of; tells how to refer to it.
