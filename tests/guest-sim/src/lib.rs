@@ -14,7 +14,7 @@ pub mod suite;
 pub mod verbs;
 mod virtqueue;
 
-pub use cluster::{Cluster, Layout, LogTails, VnicSpec};
+pub use cluster::{Cluster, CtlOutput, Layout, LogTails, VnicSpec};
 pub use control::{ControlError, ControlQueue};
 pub use device::{Device, Error};
 pub use forge::Forger;

@@ -2,10 +2,12 @@
 
 mod pair;
 mod runner;
+mod victim;
 mod world;
 
 pub use pair::{Conn, Pair, Placement, Setup, Side};
 pub use runner::Runner;
+pub use victim::Victims;
 pub use world::World;
 
 use std::path::PathBuf;

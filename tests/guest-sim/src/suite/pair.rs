@@ -66,9 +66,18 @@ impl Side {
     pub fn open(world: &World, vnic: &str) -> Self {
         let guest = world.guest(vnic);
         guest.drain_events();
+        Side::of(guest, world.address(vnic))
+    }
+
+    /// Opens the device of a guest that has this address.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    pub fn of(guest: Arc<Guest>, address: IpAddr) -> Self {
         let ctx = guest.open().expect("CREATE_CONTEXT");
         let pd = ctx.alloc_pd().expect("CREATE_PD");
-        Side { guest, ctx, pd, address: world.address(vnic) }
+        Side { guest, ctx, pd, address }
     }
 
     /// New memory with all rights.

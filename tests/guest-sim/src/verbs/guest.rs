@@ -87,6 +87,11 @@ impl Guest {
         Ok(())
     }
 
+    /// Empties an entry of the GID table.
+    pub fn del_gid(&self, index: u32) -> Result<(), ControlError> {
+        self.control.run(OP_DEL_GID, &DelGid { index, reserved: 0 })
+    }
+
     /// An open of the device.
     pub fn open(self: &Arc<Self>) -> Result<Arc<Context>, ControlError> {
         let ctx = self.handle();

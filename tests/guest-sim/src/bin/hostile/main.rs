@@ -6,15 +6,12 @@ mod crash;
 mod flood;
 mod memory;
 mod rings;
-mod victim;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use guest_sim::suite::{Runner, World, layout, programs};
-
-use victim::Victims;
+use guest_sim::suite::{Runner, Side, Victims, World, layout, programs};
 
 /// A test: its name and itself.
 pub type Test = (&'static str, fn(&mut World));
@@ -37,6 +34,12 @@ struct Args {
     doomed: Option<Vec<PathBuf>>,
 }
 
+/// A pair on one host and one on two.
+fn start_victims(world: &World) -> Victims {
+    let pairs = [("victims on one host", "red-1", "red-2"), ("victims on two hosts", "red-4", "red-3")];
+    Victims::start(pairs.map(|(name, from, to)| (name, Side::open(world, from), Side::open(world, to))))
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(sockets) = args.doomed {
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
     };
     let mut runner = Runner::new(args.only);
     let tests = [control::TESTS, connection::TESTS, memory::TESTS, rings::TESTS, flood::TESTS].concat();
-    let mut victims = Victims::start(&world);
+    let mut victims = start_victims(&world);
     for (name, run) in tests {
         let tails = world.cluster.tails();
         let fine = runner.case(
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
                     world.cluster.start_masqd(host).expect("masqd starts again");
                 }
             }
-            victims = Victims::start(&world);
+            victims = start_victims(&world);
         }
     }
     drop(victims);

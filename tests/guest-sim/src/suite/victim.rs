@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use guest_sim::suite::{Conn, Setup, Side, World, assert_same, assert_status, pattern};
-use guest_sim::verbs::wr;
 use vrdma_abi::ring::*;
+
+use super::{Conn, Setup, Side, assert_same, assert_status, pattern};
+use crate::verbs::wr;
 
 const LEN: usize = 20_000;
 /// The longest time that a round may take, whatever others do.
 const STALL: Duration = Duration::from_secs(5);
 
-/// One pair on one host and one on two, which transfer and check data without pause.
+/// Pairs of guests that transfer and check data without pause: writes, sends, reads and atomics.
 pub struct Victims {
     pairs: Vec<Victim>,
     stop: Arc<AtomicBool>,
@@ -26,12 +27,10 @@ struct Victim {
 }
 
 impl Victims {
-    /// Starts them.
-    pub fn start(world: &World) -> Self {
+    /// Starts them; each pair has a name for messages.
+    pub fn start(pairs: impl IntoIterator<Item = (&'static str, Side, Side)>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let pairs = [("victims on one host", "red-1", "red-2"), ("victims on two hosts", "red-4", "red-3")];
-        let pairs = pairs.into_iter().map(|(name, from, to)| {
-            let (a, b) = (Side::open(world, from), Side::open(world, to));
+        let pairs = pairs.into_iter().map(|(name, a, b)| {
             let (rounds, stop) = (Arc::new(AtomicU64::new(0)), stop.clone());
             let counter = rounds.clone();
             let work = move || transfer(name, &a, &b, &counter, &stop);
@@ -46,7 +45,10 @@ impl Victims {
         self.pairs.iter().map(|p| p.rounds.load(Ordering::Relaxed)).collect()
     }
 
-    /// Each pair goes on.
+    /// Each pair has gone on since `before`, and goes on.
+    ///
+    /// # Panics
+    /// When one has stopped, or got wrong data or a completion with an error.
     pub fn assert_progress(&self, before: &[u64]) {
         let during = self.rounds();
         let deadline = Instant::now() + STALL;

@@ -1,0 +1,152 @@
+//! The network namespaces of the hosts and of the store, and the links between them.
+//!
+//! ```text
+//!   h1 ul0 ──── ul0 h2         two hosts: a veth pair
+//!   h1 ul0 ─┐
+//!   h2 ul0 ─┼─ br0             more: a bridge in a namespace of its own
+//!   h3 ul0 ─┘
+//!   h1 st0 ──── h1             and a link from each to the namespace of the store
+//!   h2 st0 ──── h2
+//! ```
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+/// Namespaces and directories of all clusters begin like this.
+const PREFIX: &str = "masq-sim";
+
+/// The namespaces; gone when this is dropped.
+pub(super) struct Network {
+    prefix: String,
+    hosts: u8,
+}
+
+/// The underlay address of a host.
+pub(super) fn underlay(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, host)
+}
+
+/// The store's address on its link to a host.
+pub(super) fn store_address(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 78, host, 254)
+}
+
+impl Network {
+    /// Makes the namespaces of `hosts` hosts and of a store. `number` tells this process's clusters apart.
+    pub(super) fn new(number: u32, hosts: u8, mtu: u32) -> io::Result<Self> {
+        let net = Network { prefix: format!("{PREFIX}{}-{number}", std::process::id()), hosts };
+        net.make(&mtu.to_string())?;
+        Ok(net)
+    }
+
+    /// The name that all parts of the cluster begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The namespace of a host.
+    pub(super) fn host(&self, host: u8) -> String {
+        format!("{}-h{host}", self.prefix)
+    }
+
+    /// The namespace of the store.
+    pub(super) fn store(&self) -> String {
+        format!("{}-store", self.prefix)
+    }
+
+    /// Separates a host from the store, or joins them again. What is sent meanwhile vanishes.
+    pub(super) fn set_store_link(&self, host: u8, up: bool) -> io::Result<()> {
+        ip(&["-n", &self.store(), "link", "set", &format!("h{host}"), if up { "up" } else { "down" }])
+    }
+
+    fn bridge(&self) -> String {
+        format!("{}-br", self.prefix)
+    }
+
+    fn make(&self, mtu: &str) -> io::Result<()> {
+        ip(&["netns", "add", &self.store()])?;
+        ip(&["-n", &self.store(), "link", "set", "lo", "up"])?;
+        for host in 1..=self.hosts {
+            let ns = self.host(host);
+            ip(&["netns", "add", &ns])?;
+            ip(&["-n", &ns, "link", "set", "lo", "up"])?;
+            let name = format!("h{host}");
+            pair(("st0", &ns), (&name, &self.store()))?;
+            for (ns, link, address) in [
+                (&ns, "st0", Ipv4Addr::new(10, 78, host, 1)),
+                (&self.store(), name.as_str(), store_address(host)),
+            ] {
+                ip(&["-n", ns, "address", "add", &format!("{address}/24"), "dev", link])?;
+                ip(&["-n", ns, "link", "set", link, "up"])?;
+            }
+        }
+        if self.hosts == 2 {
+            pair(("ul0", &self.host(1)), ("ul0", &self.host(2)))?;
+        } else {
+            let bridge = self.bridge();
+            ip(&["netns", "add", &bridge])?;
+            ip(&["-n", &bridge, "link", "add", "br0", "mtu", mtu, "type", "bridge"])?;
+            ip(&["-n", &bridge, "link", "set", "br0", "up"])?;
+            for host in 1..=self.hosts {
+                let port = format!("h{host}");
+                pair(("ul0", &self.host(host)), (&port, &bridge))?;
+                ip(&["-n", &bridge, "link", "set", &port, "mtu", mtu, "master", "br0", "up"])?;
+            }
+        }
+        for host in 1..=self.hosts {
+            let ns = self.host(host);
+            ip(&["-n", &ns, "address", "add", &format!("{}/24", underlay(host)), "dev", "ul0"])?;
+            ip(&["-n", &ns, "link", "set", "ul0", "mtu", mtu, "up"])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for host in 1..=self.hosts {
+            let _ = ip(&["netns", "delete", &self.host(host)]);
+        }
+        let _ = ip(&["netns", "delete", &self.store()]);
+        if self.hosts != 2 {
+            let _ = ip(&["netns", "delete", &self.bridge()]);
+        }
+    }
+}
+
+/// Removes what runs that were killed have left behind: namespaces and directories of processes that are gone.
+pub(super) fn remove_leftovers() -> io::Result<()> {
+    let orphaned = |name: &str| {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        owner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+    };
+    let list = Command::new("ip").args(["netns", "list"]).output()?;
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        let name = line.split(' ').next().unwrap_or_default();
+        if orphaned(name) {
+            // Another run may be at it as well.
+            let _ = ip(&["netns", "delete", name]);
+        }
+    }
+    for entry in std::fs::read_dir(std::env::temp_dir())?.flatten() {
+        if orphaned(&entry.file_name().to_string_lossy()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn pair((a, in_a): (&str, &str), (b, in_b): (&str, &str)) -> io::Result<()> {
+    ip(&["link", "add", a, "netns", in_a, "type", "veth", "peer", "name", b, "netns", in_b])
+}
+
+/// Runs `ip`.
+pub(super) fn ip(args: &[&str]) -> io::Result<()> {
+    let out = Command::new("ip").args(args).output()?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim())))
+}
