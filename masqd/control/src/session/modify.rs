@@ -9,7 +9,7 @@ use super::create::access;
 use super::decode::{known_bits, malformed, reserved, state, state_code, within};
 use super::objects::find;
 use super::{Session, Stop, driver_reply};
-use crate::{Env, Peer, Reason};
+use crate::{BYPASSED, Env, Peer, Reason};
 
 /// Bits of `ModifyQp::mask` that this version of the contract has.
 const KNOWN: u32 = abi::QP_ATTR_STATE
@@ -61,7 +61,7 @@ impl Session {
         };
         let command = Command::ModifyQp { vnic: self.config.id, qp, change };
         env.rnic.execute(command).map_err(|e| Stop::from(Reason::from(e)))?;
-        if let Some(entry) = entry {
+        if let Some(entry) = entry.filter(|_| !BYPASSED) {
             self.conntrack.insert(qp, entry);
         }
         if to == QpState::Reset {

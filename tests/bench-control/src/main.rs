@@ -1,0 +1,131 @@
+//! What the control plane costs, alone and as guests see it.
+//!
+//! What is compared takes turns, because other work on the machine disturbs both; medians are compared.
+
+mod driver;
+mod flow;
+mod latency;
+mod objects;
+mod rates;
+mod record;
+mod reevaluation;
+mod revocation;
+mod rules;
+mod scale;
+mod setup;
+mod verbs;
+mod world;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+
+use record::Record;
+use world::{Res, World};
+
+/// Measures the control plane of masqd: pure decisions, and masqd with simulated guests.
+#[derive(Parser)]
+#[command(name = "bench-control", max_term_width = 100)]
+struct Args {
+    /// Write the records to FILE, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where masqd and masqctl are.
+    #[arg(long, value_name = "DIR")]
+    programs: PathBuf,
+    /// Where a masqd with the feature masq-control/bench-bypass is, and masqctl.
+    #[arg(long, value_name = "DIR")]
+    bypass_programs: PathBuf,
+    /// Measure only this; can be given several times.
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
+    /// A few runs of each, to see that it works.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Rules, tracking, directory and desired state, without IO.
+    Pure,
+    /// Each verb, and set-ups at the same time.
+    Verbs,
+    /// A set-up with rules and tracking beside one without.
+    Setup,
+    /// Revocation on two hosts.
+    Revocation,
+    /// Rates and weights.
+    Rates,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut records = Vec::new();
+    let mut failed = false;
+    for part in Part::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(part) {
+            continue;
+        }
+        let start = Instant::now();
+        match measure(*part, &args) {
+            Ok(more) => {
+                more.iter().for_each(|record| println!("{record}"));
+                records.extend(more);
+            }
+            Err(e) => {
+                eprintln!("bench-control: {part:?}: {e}");
+                failed = true;
+            }
+        }
+        println!("-- {part:?}: {:.0} s", start.elapsed().as_secs_f64());
+    }
+    if let Some(file) = args.json {
+        let text = serde_json::to_string_pretty(&records).expect("records are plain data");
+        if let Err(e) = std::fs::write(&file, text + "\n") {
+            eprintln!("bench-control: {}: {e}", file.display());
+            failed = true;
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn measure(part: Part, args: &Args) -> Res<Vec<Record>> {
+    let quick = |full: u32, quick: u32| if args.quick { quick } else { full };
+    let seconds = |full: f64, quick: f64| Duration::from_secs_f64(if args.quick { quick } else { full });
+    match part {
+        Part::Pure => Ok(pure(quick(2000, 50))),
+        Part::Verbs => {
+            let world = World::start(&args.programs, 1, &[1; setup::GUESTS as usize])?;
+            let mut records = latency::measure(&world, quick(2000, 50))?;
+            let run = seconds(3.0, 0.3);
+            records.extend(setup::throughput(&world, "17 vNICs", run)?);
+            let crowd = quick(50_000, 5000);
+            world.apply(&setup::crowd(crowd))?;
+            records.extend(setup::throughput(&world, &format!("{crowd} more vNICs"), run)?);
+            Ok(records)
+        }
+        Part::Setup => {
+            let world = World::start(&args.programs, 1, &[1, 1])?;
+            let bypassed = World::start(&args.bypass_programs, 1, &[1, 1])?;
+            setup::overhead(&world, &bypassed, quick(160, 4))
+        }
+        Part::Revocation => {
+            let rounds = [(1, quick(200, 5)), (100, quick(100, 3)), (10_000, quick(6, 1))];
+            revocation::measure(&args.programs, revocation::Effort { rounds, memory_runs: quick(3, 1) })
+        }
+        Part::Rates => {
+            let effort = rates::Effort { limited: seconds(10.0, 1.0), paced: seconds(3.0, 0.5) };
+            rates::measure(&args.programs, effort)
+        }
+    }
+}
+
+fn pure(rounds: u32) -> Vec<Record> {
+    // What is measured by memory comes first, while the heap is empty.
+    let mut records = scale::measure(rounds);
+    records.extend(rules::measure(rounds * 10));
+    records.extend(reevaluation::measure(rounds / 10));
+    records
+}
