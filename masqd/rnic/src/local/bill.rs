@@ -39,13 +39,13 @@ impl Bill {
         };
         let now = world.now;
         let mut gate = world.gate(payer)?;
-        let affordable = if op.is_atomic() {
-            gate.check(now, price.atomic()[0].bytes).map(|()| room)
-        } else {
-            let available = gate.available(now);
-            price
+        let affordable = match gate.available(now) {
+            // There is no limit.
+            u64::MAX => Ok(room),
+            _ if op.is_atomic() => gate.check(now, price.atomic()[0].bytes).map(|()| room),
+            available => price
                 .affordable(len, done, room, available)
-                .or_else(|needed| gate.check(now, needed).map(|()| room))
+                .or_else(|needed| gate.check(now, needed).map(|()| room)),
         };
         Some(match affordable {
             Ok(bytes) => Ok(Self { price, op, initiator, responder, len, done, bytes }),
