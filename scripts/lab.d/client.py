@@ -76,7 +76,9 @@ class Lab:
 
     def __init__(self):
         text = subprocess.run([LAB, "status", "-o", "json"], check=True, capture_output=True, text=True).stdout
-        self.vms = {entry["name"]: Vm(entry) for entry in json.loads(text)["vms"]}
+        status = json.loads(text)
+        self.vms = {entry["name"]: Vm(entry) for entry in status["vms"]}
+        self.desired_state = status["desired_state"]
 
     def pairs(self):
         """A pair of VMs of one tenant on one host, and one on two hosts: [(place, server, client)]."""

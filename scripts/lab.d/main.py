@@ -67,6 +67,14 @@ def _host(args):
     os.execvp(argv[0], argv)
 
 
+def _masqctl(args):
+    lab = state.require()
+    if not lab["masqctl"]:
+        raise LabError("this lab was brought up --without-masqd")
+    host = state.host(lab, args.host)
+    os.execv(lab["masqctl"], [lab["masqctl"], "--socket", f"{host['run_dir']}/masqd.sock", *_command(args.command)])
+
+
 def _status(args):
     from masqlab import lifecycle
     found = lifecycle.status()
@@ -130,6 +138,12 @@ def _update(_args):
     lifecycle.update()
 
 
+def _vcpus(text):
+    """{VM: number}; "*" stands for every VM."""
+    parts = [part.split("=") if "=" in part else ("*", part) for part in text.split(",")]
+    return {name: int(number) for name, number in parts}
+
+
 def _command(words):
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
@@ -159,7 +173,8 @@ def _parser():
     command = add("up", _up, "bring up a topology (default: 2 hosts, 2 tenants on the same addresses, 5 VMs)")
     command.add_argument("file", nargs="?", help="topology file (TOML)")
     command.add_argument("--vms", type=int, metavar="N", help="only the first N VMs")
-    command.add_argument("--vcpus", type=int, metavar="N", help="virtual CPUs of each VM (default 1)")
+    command.add_argument("--vcpus", type=_vcpus, metavar="N | VM=N,VM=N", default={},
+                         help="virtual CPUs of each VM, or of some (default 1)")
     command.add_argument("--memory", metavar="SIZE", help="memory of each VM, such as 512M or 2G (default 1G)")
     command.add_argument("--only", metavar="VM,VM", help="start just these VMs; `start` brings up the others later")
     command.add_argument("--engines", type=int, metavar="N", help="masqd's number of engines")
@@ -181,6 +196,10 @@ def _parser():
     command = add("host", _host, "run a command on a host (in its network namespace)")
     command.add_argument("host")
     command.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD")
+
+    command = add("masqctl", _masqctl, "run masqctl for a host's masqd")
+    command.add_argument("host")
+    command.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ARGS")
 
     command = add("status", _status, "VMs with their devices and GID indexes, and hosts")
     command.add_argument("-o", "--output", choices=["table", "json"], default="table")

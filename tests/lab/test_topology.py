@@ -81,7 +81,11 @@ class File(unittest.TestCase):
         first, second = topo.vms
         self.assertEqual((first.address, first.vcpus, first.memory_mib), ("10.0.0.1", 1, 1024))
         self.assertEqual((second.address, second.vcpus, second.memory_mib), ("10.0.9.9", 2, 512))
-        self.assertEqual(load(GOOD, vcpus=4, memory="2G").vms[1].memory_mib, 2048)
+        self.assertEqual(load(GOOD, vcpus={"*": 4}, memory="2G").vms[1].memory_mib, 2048)
+        cpus = [vm.vcpus for vm in load(GOOD, vcpus={"g1": 3}).vms]
+        self.assertEqual(cpus, [3, 2])
+        with self.assertRaisesRegex(LabError, "g7"):
+            load(GOOD, vcpus={"g7": 3})
 
     def test_mistakes_are_named(self):
         for change, says in [

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -33,8 +34,31 @@ def each_place(function):
     return function
 
 
+def each_cpu_count(function):
+    """Runs a test in a guest with one CPU and in one with several: both have rules of their own for shared memory."""
+    for wanted in ("one CPU", "several CPUs"):
+        def run(lab, wanted=wanted):
+            function(lab, vm_with(lab, wanted))
+        run.__name__ = f"{function.__name__} ({wanted})"
+        TESTS.append(run)
+    return function
+
+
+def vm_with(lab, wanted):
+    """A VM with so many CPUs that has a partner."""
+    for vm in (vm for pair in lab.pairs() for vm in pair[1:]):
+        if (int(vm.run("nproc")) > 1) == (wanted != "one CPU"):
+            return vm
+    raise AssertionError(f"the lab has no VM with {wanted}: scripts/lab up --vcpus blue-1=2")
+
+
 def some_vm(lab):
     return next(iter(lab.vms.values()))
+
+
+def complaints(vm):
+    """What a guest's kernel has said that none should."""
+    return vm.run(r"dmesg | grep -E 'BUG|WARNING|Oops|Call Trace|refcount|use-after-free|hung_task|blocked for' || true").strip()
 
 
 # ---- the device ----
@@ -59,7 +83,14 @@ def gids_follow_the_addresses_of_the_interface(lab):
     assert dotted == vm.address, f"GID {shown} is not {vm.address}"
 
 
-# ---- programs ----
+# ---- programs: the server of each pair has several CPUs, the client one ----
+
+@test
+def pairs_have_a_server_with_several_cpus_and_a_client_with_one(lab):
+    for place, server_vm, client_vm in lab.pairs():
+        cpus = [int(vm.run("nproc")) for vm in (server_vm, client_vm)]
+        assert cpus[0] > 1 and cpus[1] == 1, f"the pair on {place} has {cpus} CPUs: scripts/lab up --vcpus blue-1=2"
+
 
 PERFTEST = {
     "ib_write_bw": "-n 200 -s 65536", "ib_read_bw": "-n 200 -s 65536", "ib_send_bw": "-n 200 -s 65536",
@@ -136,9 +167,8 @@ def built_contract(vm):
     return f"/tmp/contract {vm.device} {vm.gid_index}"
 
 
-@test
-def verbs_keep_their_promises_to_a_program(lab):
-    vm = some_vm(lab)
+@each_cpu_count
+def verbs_keep_their_promises_to_a_program(lab, vm):
     vm.run(built_contract(vm), timeout=120)
     # It has closed everything itself.
     left = vm.run("rdma resource show qp | grep -c contract || true").strip()
@@ -208,9 +238,8 @@ def peer_of_a_killed_process_sees_retry_exceeded(lab, place):
     client_server(place, "ibv_rc_pingpong", "-c -n 20 -s 4096")
 
 
-@test
-def module_unloads_with_contexts_open_and_loads_again(lab):
-    vm = some_vm(lab)
+@each_cpu_count
+def module_unloads_with_contexts_open_and_loads_again(lab, vm):
     holder = vm.popen(f"ibv_rc_pingpong {on(vm, '-g')} -p 19500")
     vm.wait_port(19500)
     vm.run("rmmod vrdma", timeout=60)
@@ -220,13 +249,6 @@ def module_unloads_with_contexts_open_and_loads_again(lab):
     assert until(lambda: "ACTIVE" in vm.run("rdma link"), 30), vm.run("rdma link; dmesg | tail -20")
     place = next(p for p in lab.pairs() if vm in p)
     client_server(place, "ibv_rc_pingpong", "-c -n 20 -s 4096")
-
-
-@test
-def guest_kernels_have_complained_about_nothing(lab):
-    for vm in lab.vms.values():
-        bad = vm.run(r"dmesg | grep -E 'BUG|WARNING|Oops|Call Trace|refcount|use-after-free|hung_task|blocked for' || true")
-        assert not bad.strip(), f"{vm}: {bad}"
 
 
 @test
@@ -272,6 +294,60 @@ def killed_vm_harms_nobody(lab):
     subprocess.run([labclient.LAB, "start", server_vm.name], check=True, capture_output=True)
     lab = Lab()
     client_server(next(p for p in lab.pairs() if p[0] == "two hosts"), "ibv_rc_pingpong", "-c -n 50 -s 4096")
+
+
+def without_vnic(state, name):
+    """The desired state without one vNIC."""
+    blocks = state.split("\n\n")
+    kept = [b for b in blocks if not (b.startswith("[[vnic]]") and f'name = "{name}"' in b)]
+    assert len(kept) == len(blocks) - 1, f"vNIC {name} is not in:\n{state}"
+    return "\n\n".join(kept)
+
+
+def apply(lab, vm, state):
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(state)
+        file.flush()
+        subprocess.run([labclient.LAB, "masqctl", vm.host, "--", "apply", "--prune", "-f", file.name], check=True, capture_output=True)
+
+
+@each_cpu_count
+def vnic_that_is_taken_away_fails_its_programs_and_comes_back(lab, vm):
+    place = next(p for p in lab.pairs() if vm in p)
+    _, server_vm, client_vm = place
+    whole = pathlib.Path(lab.desired_state).read_text()
+    server_vm.kill_all("ib_write_bw")
+    watcher = vm.popen(f"stdbuf -oL timeout 60 ibv_asyncwatch -d {vm.device}")
+    process = server_vm.popen(f"ib_write_bw {on(server_vm)} -F -D 60 -s 65536")
+    server_vm.wait_port(18515)
+    peer = client_vm.popen(f"ib_write_bw {on(client_vm)} -F -D 60 -s 65536 {server_vm.address}")
+    time.sleep(4)
+    apply(lab, vm, without_vnic(whole, vm.name))
+    try:
+        output, status = finish(peer, 40)
+        assert status not in (0, 124), f"the client did not notice:\n{output}"
+        assert until(lambda: vm.device not in vm.run("rdma link"), 20), vm.run("rdma link; dmesg | tail -20")
+        vm.kill_all("ibv_asyncwatch")
+        events, _ = finish(watcher, 20)
+        down, fatal = events.find("PORT_ERR"), events.find("DEVICE_FATAL")
+        assert 0 <= down < fatal, f"the port is to go down before the device fails:\n{events}"
+    finally:
+        apply(lab, vm, whole)
+        process.kill()
+        server_vm.kill_all("ib_write_bw")
+        vm.kill_all("ibv_asyncwatch")
+    assert until(lambda: "ACTIVE" in vm.run("rdma link"), 40), vm.run("rdma link; dmesg | tail -20")
+    bad = complaints(vm)
+    assert not bad, f"{vm}: {bad}"
+    lab = Lab()
+    client_server(next(p for p in lab.pairs() if vm.name in [v.name for v in p[1:]]), "ibv_rc_pingpong", "-c -n 50 -s 4096")
+
+
+@test
+def guest_kernels_have_complained_about_nothing(lab):
+    for vm in lab.vms.values():
+        bad = complaints(vm)
+        assert not bad, f"{vm}: {bad}"
 
 
 def main():

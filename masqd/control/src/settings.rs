@@ -8,11 +8,6 @@ use masq_policy::quota::{Quotas, Resource};
 
 use crate::{Directory, Limits};
 
-/// A burst that nobody has set is ten milliseconds' worth...
-const BURSTS_PER_SEC: u64 = 100;
-/// ...but two of the largest trains of packets at least.
-const LEAST_DEFAULT_BURST_BITS: u64 = 8 * (128 << 10);
-
 /// The settings of a vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -42,11 +37,14 @@ pub fn driver_limits(qos: Option<&QosPolicy>) -> masq_driver::Limits {
     }
 }
 
-/// A rate with its burst; without one, a default that a bulk transfer does not notice.
+/// A rate with its burst; without one, with the RNIC's default.
 pub fn driver_rate(bits_per_sec: u64, burst_bits: Option<u64>) -> Rate {
-    let burst_bits = burst_bits.unwrap_or((bits_per_sec / BURSTS_PER_SEC).max(LEAST_DEFAULT_BURST_BITS));
-    let burst_bytes = (burst_bits / 8).clamp(Rate::MIN_BURST_BYTES, Rate::MAX_BURST_BYTES);
-    Rate { bits_per_sec, burst_bytes }
+    match burst_bits {
+        None => Rate::with_default_burst(bits_per_sec),
+        Some(bits) => {
+            Rate { bits_per_sec, burst_bytes: (bits / 8).clamp(Rate::MIN_BURST_BYTES, Rate::MAX_BURST_BYTES) }
+        }
+    }
 }
 
 impl Directory {

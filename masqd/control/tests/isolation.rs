@@ -327,10 +327,10 @@ fn a_qos_policy_reaches_the_rnic_and_its_absence_too() {
     let mut g = ready();
     let policy = |json| serde_json::from_str(json).unwrap();
     for (json, rate, weight, class, dscp) in [
-        (r#"{"name":"slow","rate_bits_per_sec":50000000}"#, Some((50_000_000, 128 << 10)), 1, 0, None),
+        (r#"{"name":"slow","rate_bits_per_sec":50000000}"#, Some((50_000_000, (64 << 10) + 62_500)), 1, 0, None),
         (
             r#"{"name":"fast","rate_bits_per_sec":5000000000,"weight":7}"#,
-            Some((5_000_000_000, 6_250_000)),
+            Some((5_000_000_000, (64 << 10) + 6_250_000)),
             7,
             0,
             None,

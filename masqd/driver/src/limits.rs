@@ -23,10 +23,10 @@ impl Rate {
     /// Largest burst: 1 GiB.
     pub const MAX_BURST_BYTES: u64 = 1 << 30;
 
-    /// `bits_per_sec` with a burst that suits it: one train of 64 KiB, and what 10 ms bring, so that an engine that others
-    /// keep from its CPU for a scheduler's time slice can catch up.
+    /// `bits_per_sec` with a burst that suits it: one train of 64 KiB, and what 20 ms bring, so that an engine that others
+    /// keep from its CPU for some time slices can catch up.
     pub const fn with_default_burst(bits_per_sec: u64) -> Self {
-        let slack = bits_per_sec / 8 / 100;
+        let slack = bits_per_sec / 8 / 50;
         let room = Self::MAX_BURST_BYTES - (64 << 10);
         Self { bits_per_sec, burst_bytes: (64 << 10) + if slack < room { slack } else { room } }
     }
@@ -47,6 +47,8 @@ impl Rate {
 ///
 /// It pays for what its memory sends: requests, and the answers to its peers' RDMA READs. Acknowledgements count, but never
 /// wait, unless answers that must go before them do. A vNIC that has used up its rate waits as a whole; no other waits for it.
+/// A request that waits has not been sent: no ACK timeout runs. A READ has been sent by its peer, whose timeout should
+/// allow for the rate at which the answer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Its rate; `None` is without limit.

@@ -56,8 +56,8 @@ pub struct ClassRate {
     /// The rate in bits of IP packets per second.
     #[schema(minimum = 100_000, maximum = 1_000_000_000_000u64)]
     pub rate_bits_per_sec: u64,
-    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth, at least 1048576,
-    /// when absent.
+    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth and
+    /// 524288 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
     pub burst_bits: Option<u64>,
@@ -170,8 +170,8 @@ pub struct QosPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100_000, maximum = 1_000_000_000_000u64)]
     pub rate_bits_per_sec: Option<u64>,
-    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth, at least 1048576,
-    /// when absent.
+    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth and
+    /// 524288 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
     pub burst_bits: Option<u64>,

@@ -16,7 +16,8 @@ const ATOMIC_ACK_ETH: u64 = 8;
 /// The packets of one message's data: for a READ, of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
-    mtu: u64,
+    /// MTUs are powers of two, and this is worked out for every message.
+    mtu_shift: u32,
     /// Headers of every packet.
     per_packet: u64,
     /// Further headers of the first packet.
@@ -48,7 +49,7 @@ impl Price {
             SendOp::CmpSwap | SendOp::FetchAdd => (ATOMIC_ETH, 0),
         };
         let per_packet = ip_overhead + BTH + ICRC_BYTES as u64;
-        Self { mtu: mtu.bytes().into(), per_packet, first, last, once: op == SendOp::Read }
+        Self { mtu_shift: mtu.bytes().trailing_zeros(), per_packet, first, last, once: op == SendOp::Read }
     }
 
     /// The request for a READ.
@@ -78,12 +79,13 @@ impl Price {
             return Ok(room);
         }
         let ends = self.first + self.last + 3;
-        let packets = available.saturating_sub(ends) / (self.mtu + self.per_packet);
-        let affordable = usize::try_from(packets * self.mtu).unwrap_or(usize::MAX).min(room);
+        let mtu = 1 << self.mtu_shift;
+        let packets = available.saturating_sub(ends) / (mtu + self.per_packet);
+        let affordable = usize::try_from(packets * mtu).unwrap_or(usize::MAX).min(room);
         if affordable > 0 {
             return Ok(affordable);
         }
-        Err(self.piece(len, from, room).bytes.min(self.mtu + self.per_packet + ends))
+        Err(self.piece(len, from, room).bytes.min(mtu + self.per_packet + ends))
     }
 
     /// Further headers of the last of so many packets.
@@ -95,7 +97,7 @@ impl Price {
         if done == 0 {
             return Wire::default();
         }
-        let packets = done.div_ceil(self.mtu);
+        let packets = ((done - 1) >> self.mtu_shift) + 1;
         let mut bytes = done + packets * self.per_packet + self.first;
         if done >= len.into() {
             bytes += self.last_of(packets) + PadCount::for_payload(done as usize).get() as u64;

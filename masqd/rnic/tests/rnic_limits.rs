@@ -189,6 +189,30 @@ fn a_rate_changes_while_traffic_flows() {
     }
 }
 
+/// Turns that a rate has cut short are not made up for, when it goes, by a long one.
+#[test]
+fn a_turn_stays_bounded_when_a_limit_goes() {
+    for remote in [false, true] {
+        let mut net = net(remote);
+        let mut f = Flow::new(&mut net, 1, remote, Options { mtu: Mtu::B4096, ..Options::default() });
+        limit(&mut net, &f.a, rate(50 * MBIT));
+        f.run(&mut net, 300, SEND_OP_RDMA_WRITE, MR as u32);
+        limit(&mut net, &f.a, Limits::default());
+        for _ in 0..8 {
+            f.feed(SEND_OP_RDMA_WRITE, MR as u32);
+            let before = counters(&mut net, &f.a).tx_ip_bytes;
+            net.now += 1000;
+            net.engines[0].turn(Time::from_nanos(net.now));
+            let sent = counters(&mut net, &f.a).tx_ip_bytes - before;
+            // A quantum, and what the last piece has too many.
+            assert!((100_000..600_000).contains(&sent), "{sent}, remote {remote}");
+            if remote {
+                net.engines[1].turn(Time::from_nanos(net.now));
+            }
+        }
+    }
+}
+
 /// The engine sleeps while nothing may be sent.
 #[test]
 fn who_waits_does_not_spin() {

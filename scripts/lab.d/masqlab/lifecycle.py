@@ -186,7 +186,8 @@ def status():
         "name": name, "netns": host["netns"], "underlay": host["underlay"], "masqd_socket": f"{host['run_dir']}/masqd.sock",
         "masqd": ("running" if state.alive(host.get("process")) else "stopped") if lab["rdma"] else "absent",
     } for name, host in lab["hosts"].items()]
-    return {"vms": listed, "hosts": hosts, "accelerator": lab["accelerator"]}
+    return {"vms": listed, "hosts": hosts, "accelerator": lab["accelerator"],
+            "desired_state": str(services.DESIRED) if lab["rdma"] else None}
 
 
 def _boot(lab, names):

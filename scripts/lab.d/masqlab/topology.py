@@ -72,7 +72,11 @@ class Topology:
 
 
 def load(path, count=None, vcpus=None, memory=None):
-    """Reads the file (or takes the default), applies the command line's options, and checks it all."""
+    """Reads the file (or takes the default), applies the command line's options, and checks it all.
+
+    `vcpus` gives VMs, by name, numbers of CPUs; "*" stands for every other VM.
+    """
+    vcpus = vcpus or {}
     data = _default(count or DEFAULT_COUNT) if path is None else _read(path)
     _only(data, {"underlay", "masqd", "host", "tenant", "vm"}, "the file")
     _only(data.get("masqd", {}), {"args"}, "[masqd]")
@@ -90,6 +94,9 @@ def load(path, count=None, vcpus=None, memory=None):
         vm = _vm(entry, index, hosts, tenants, members, vcpus, memory)
         vms.append(vm)
     _unique([v.name for v in vms], "VM")
+    for name in vcpus:
+        if name != "*":
+            _find(vms, name, "--vcpus: VM")
     for what in ("address", "mac"):
         _unique([(v.tenant.name, getattr(v, what)) for v in vms], f"tenant and {what}")
     if not hosts or not vms:
@@ -161,7 +168,7 @@ def _vm(data, index, hosts, tenants, members, vcpus, memory):
     if address not in network:
         raise LabError(f"VM {name}: address {address} is outside {tenant.cidr} of tenant {tenant.name}")
     mac = data.get("mac") or f"52:54:00:{tenant.vni & 0xff:02x}:{number >> 8:02x}:{number & 0xff:02x}"
-    cpus = vcpus or data.get("vcpus", 1)
+    cpus = vcpus.get(name) or vcpus.get("*") or data.get("vcpus", 1)
     if not isinstance(cpus, int) or not 1 <= cpus <= 64:
         raise LabError(f"VM {name}: vcpus must be 1 to 64")
     return Vm(name, index, tenant, host, str(address), mac, cpus, _mebibytes(memory or data.get("memory", "1G"), name))

@@ -6,6 +6,7 @@
 //! | target | whose bytes | what must hold |
 //! |---|---|---|
 //! | [`control`] | a guest's control requests, page tables that change while they are read | answers, books that agree, nothing left after reset |
+//! | [`front_end`] | a front end's vhost-user messages, with any descriptors, cut anywhere | it is served or sent away; nothing of it stays, and the next one is served |
 //! | [`rings`] | a guest's rings, doorbells, and whatever else its memory holds | another vNIC's memory and queue pairs stay as they are |
 //! | [`packets`] | a peer's packets, at a queue pair in any state | only memory that it may write is written, each request completes once |
 //! | [`datagrams`] | a network's datagrams, at an engine | the same through real keys, rings and ICRCs |
@@ -16,6 +17,7 @@ pub mod control;
 pub mod datagrams;
 mod engine;
 mod forge;
+pub mod front_end;
 mod input;
 pub mod model;
 pub mod packets;
@@ -38,8 +40,9 @@ mod pair;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("control", control::run),
+    ("front_end", front_end::run),
     ("rings", rings::run),
     ("packets", packets::run),
     ("datagrams", datagrams::run),

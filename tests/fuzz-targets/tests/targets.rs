@@ -58,6 +58,11 @@ fn control() {
 }
 
 #[test]
+fn front_end() {
+    test("front_end", 2000);
+}
+
+#[test]
 fn rings() {
     test("rings", 300);
 }

@@ -1,10 +1,9 @@
 //! Guest devices: one socket and one thread for each vNIC of this host.
 //!
 //! ```text
-//!   QEMU ──socket──→ serve ──→ vhost (requests of the front end) ─┐
-//!   guest ──kick──→   │                                           ├→ guest ─→ Session, RNIC
-//!   RNIC, store ──inbox                                           │
-//!                     └──→ guest (control queue, events) ─────────┘
+//!   QEMU ──socket──→ serve ──→ conversation ──→ front, vhost (requests of the front end) ─┐
+//!   guest ──kick──→                 │                                                     ├→ guest ─→ Session, RNIC
+//!   RNIC, store ──inbox──→          └─────────→ (control queue, events) ──────────────────┘
 //! ```
 //!
 //! A device's thread waits for all of its descriptors at once ([`poller`]) and owns all of its state, so that

@@ -7,6 +7,7 @@ use masq_driver::Limits;
 
 use crate::bucket::TokenBucket;
 use crate::qp::QpKey;
+use crate::shaping::{Gate, Shaping};
 use crate::transport::Time;
 
 /// How many classes there are.
@@ -54,6 +55,12 @@ impl Schedule {
         for class in &mut self.classes {
             class.ready.retain(|v| *v != vnic);
         }
+    }
+
+    /// Where what a vNIC sends asks for leave.
+    pub fn gate<'a>(&'a mut self, shaping: &'a mut Shaping, closed: bool) -> Gate<'a> {
+        let class = self.classes.get_mut(shaping.class);
+        Gate { vnic: shaping.bucket.as_mut(), class: class.and_then(|c| c.bucket.as_mut()), closed }
     }
 
     /// When something that waits for a rate has its turn.

@@ -49,6 +49,8 @@ impl World {
             Short::Vnic(until) => {
                 vnic.shaping.hold(now);
                 vnic.shaping.parked_until = Some(until);
+                // Shares that it could not use do not add up.
+                vnic.deficit = vnic.deficit.min(0);
                 self.schedule.waiting.push(until, vnic_key);
                 let vnics = &self.vnics;
                 let counts = |t, k| vnics.get(k).is_some_and(|v| v.shaping.parked_until == Some(t));

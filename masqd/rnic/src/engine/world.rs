@@ -90,12 +90,7 @@ impl World {
         let qp = self.qps.get_mut(key)?;
         let vnic = self.vnics.get_mut(qp.io.vnic)?;
         let Qp { rc, io, .. } = qp;
-        let class = self.schedule.classes.get_mut(vnic.shaping.class);
-        let gate = Gate {
-            vnic: vnic.shaping.bucket.as_mut(),
-            class: class.and_then(|c| c.bucket.as_mut()),
-            closed: self.gate_closed,
-        };
+        let gate = self.schedule.gate(&mut vnic.shaping, self.gate_closed);
         let messages_before = (rc.counters().sent_msgs, rc.counters().rcvd_msgs);
         let held_by_others = vnic.held_requests.saturating_sub(rc.buffers());
         let mut env = QpEnv {
@@ -135,12 +130,7 @@ impl World {
     /// Where what a vNIC sends asks for leave.
     pub fn gate(&mut self, vnic_key: usize) -> Option<Gate<'_>> {
         let vnic = self.vnics.get_mut(vnic_key)?;
-        let class = self.schedule.classes.get_mut(vnic.shaping.class);
-        Some(Gate {
-            vnic: vnic.shaping.bucket.as_mut(),
-            class: class.and_then(|c| c.bucket.as_mut()),
-            closed: self.gate_closed,
-        })
+        Some(self.schedule.gate(&mut vnic.shaping, self.gate_closed))
     }
 
     /// Whether a queue pair may send to its peer behind the underlay.

@@ -39,13 +39,13 @@ impl Bill {
         };
         let now = world.now;
         let mut gate = world.gate(payer)?;
-        let affordable = if op.is_atomic() {
-            gate.check(now, price.atomic()[0].bytes).map(|()| room)
-        } else {
-            let available = gate.available(now);
-            price
+        let affordable = match gate.available(now) {
+            // There is no limit.
+            u64::MAX => Ok(room),
+            _ if op.is_atomic() => gate.check(now, price.atomic()[0].bytes).map(|()| room),
+            available => price
                 .affordable(len, done, room, available)
-                .or_else(|needed| gate.check(now, needed).map(|()| room))
+                .or_else(|needed| gate.check(now, needed).map(|()| room)),
         };
         Some(match affordable {
             Ok(bytes) => Ok(Self { price, op, initiator, responder, len, done, bytes }),
@@ -53,57 +53,38 @@ impl Bill {
         })
     }
 
-    /// `bytes` have been copied.
-    pub(super) fn pay(&self, world: &mut World, bytes: usize) {
+    /// `bytes` have been copied; with them the message is `whole`, or it is not.
+    pub(super) fn pay(&self, world: &mut World, bytes: usize, whole: bool) {
         let (own, peer) = (self.initiator, self.responder);
         if self.op.is_atomic() {
             let [request, answer] = self.price.atomic();
-            account(world, own, peer, request);
-            account(world, peer, own, answer);
+            account(world, own, peer, request, whole);
+            account(world, peer, own, answer, false);
             return;
         }
         let piece = self.price.piece(self.len, self.done, bytes);
         if self.op != SendOp::Read {
-            account(world, own, peer, piece);
+            account(world, own, peer, piece, whole);
             return;
         }
         if self.done == 0 {
-            account(world, own, peer, self.price.read_request());
+            account(world, own, peer, self.price.read_request(), false);
         }
-        account(world, peer, own, piece);
-    }
-
-    /// The message is whole.
-    pub(super) fn message_done(&self, world: &mut World) {
-        let (from, to) = match self.op {
-            SendOp::Read => (self.responder, self.initiator),
-            _ => (self.initiator, self.responder),
-        };
-        world.counters.sent_msgs += 1;
-        world.counters.rcvd_msgs += 1;
-        for (key, sends) in [(from, true), (to, false)] {
-            let vnic = world.qps.get(key).map(|q| q.io.vnic);
-            if let Some(vnic) = vnic.and_then(|v| world.vnics.get_mut(v)) {
-                let traffic = &mut vnic.traffic;
-                *(if sends { &mut traffic.tx_messages } else { &mut traffic.rx_messages }) += 1;
-            }
-        }
+        account(world, peer, own, piece, whole);
     }
 }
 
-/// What would be packets of `from` to `to` has been copied.
-fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire) {
-    let now = world.now;
+/// What would be packets of `from` to `to` has been copied, up to the end of a message if it is `whole`.
+fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire, whole: bool) {
+    let (now, messages) = (world.now, u64::from(whole));
     if let Some(qp) = world.qps.get_mut(from) {
         qp.traffic.tx_bytes += wire.bytes;
-        let vnic_key = qp.io.vnic;
-        if let Some(mut gate) = world.gate(vnic_key) {
-            gate.charge(now, wire.bytes);
-        }
-        if let Some(vnic) = world.vnics.get_mut(vnic_key) {
+        if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
             vnic.traffic.tx_ip_bytes += wire.bytes;
             vnic.traffic.tx_packets += wire.packets;
+            vnic.traffic.tx_messages += messages;
             vnic.shaping.resume(now);
+            world.schedule.gate(&mut vnic.shaping, false).charge(now, wire.bytes);
         }
     }
     if let Some(qp) = world.qps.get_mut(to) {
@@ -111,6 +92,9 @@ fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire) {
         if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
             vnic.traffic.rx_ip_bytes += wire.bytes;
             vnic.traffic.rx_packets += wire.packets;
+            vnic.traffic.rx_messages += messages;
         }
     }
+    world.counters.sent_msgs += messages;
+    world.counters.rcvd_msgs += messages;
 }

@@ -213,15 +213,14 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
     };
     match answer {
         Answer::Copied(bytes) => {
-            bill.pay(world, bytes);
+            bill.pay(world, bytes, false);
             if let Some(qp) = world.qps.get_mut(key) {
                 qp.initiator.done += bytes as u32;
             }
             Step::Copied(bytes)
         }
         Answer::Done(bytes) => {
-            bill.pay(world, bytes);
-            bill.message_done(world);
+            bill.pay(world, bytes, true);
             succeed(world, key, len);
             Step::Done(bytes)
         }
