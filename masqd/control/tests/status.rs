@@ -5,7 +5,7 @@ use masq_control::{AskError, Concern, Directory, Judge, Question};
 use masq_model::api::{Explanation, ItemStatus, RealisedState};
 use masq_model::{DesiredState, Endpoint, HostState, Kind, Object};
 use masq_policy::rules::Transport;
-use masq_types::Vni;
+use masq_types::{Gid, Vni};
 
 const DESIRED: &str = r#"
 host = [
@@ -91,7 +91,7 @@ impl World {
 
     fn endpoint(&mut self, revision: u64, vnic: &str, vni: u32, host: &str, extra: &[&str]) {
         let mut gids = self.0.vnic(vnic).unwrap().gids();
-        gids.extend(extra.iter().map(|a| a.parse::<std::net::IpAddr>().unwrap().into()).collect::<Vec<_>>());
+        gids.extend(extra.iter().map(|a| Gid::from(a.parse::<std::net::IpAddr>().unwrap())));
         let endpoint = Endpoint {
             vnic: vnic.into(),
             vni: Vni::new(vni).unwrap(),
