@@ -1,13 +1,15 @@
 //! Quotas: enforced, told, and changed while the guest runs.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use guest_sim::ControlError;
 use guest_sim::suite::{Side, World};
-use guest_sim::verbs::{Mr, QpCaps};
+use guest_sim::verbs::{Cq, Mr, Qp, QpCaps};
 
 use crate::Test;
 use crate::link::Link;
+use crate::stream::Stream;
 use crate::tenant::{NAME, Tenant, vnic};
 
 pub const TESTS: &[Test] = &[
@@ -22,12 +24,11 @@ struct Quota {
     unit: u64,
     told: &'static str,
     take: fn(&Side) -> Result<Taken, ControlError>,
-    give: fn(&Taken) -> Result<(), ControlError>,
 }
 
 enum Taken {
-    Qp(Arc<guest_sim::verbs::Qp>),
-    Cq(Arc<guest_sim::verbs::Cq>),
+    Qp(Arc<Qp>),
+    Cq(Arc<Cq>),
     Mr(Mr),
 }
 
@@ -53,28 +54,24 @@ const QUOTAS: [Quota; 4] = [
             let cq = side.ctx.create_cq(16, 0)?;
             side.pd.create_qp(&cq, &cq, &QpCaps::default()).map(Taken::Qp)
         },
-        give: Taken::destroy,
     },
     Quota {
         option: "quota-cqs",
         unit: 1,
         told: "completion queues",
         take: |side| side.ctx.create_cq(16, 0).map(Taken::Cq),
-        give: Taken::destroy,
     },
     Quota {
         option: "quota-mrs",
         unit: 1,
         told: "memory regions",
         take: |side| side.pd.buffer(4096).map(Taken::Mr),
-        give: Taken::destroy,
     },
     Quota {
         option: "quota-pinned-bytes",
         unit: MEGABYTE,
         told: "bytes of memory",
         take: |side| side.pd.buffer(MEGABYTE as usize - (64 << 10)).map(Taken::Mr),
-        give: Taken::destroy,
     },
 ];
 
@@ -111,10 +108,10 @@ fn objects(world: &World) {
         set(2);
         refused(&side, &taken, 2);
         for _ in 0..2 {
-            (quota.give)(&taken.pop().expect("four")).expect("what there is can be given back");
+            taken.pop().expect("four").destroy().expect("what there is can be given back");
             refused(&side, &taken, 2);
         }
-        (quota.give)(&taken.pop().expect("two")).expect("what there is can be given back");
+        taken.pop().expect("two").destroy().expect("what there is can be given back");
         full(&mut taken, 2);
         refused(&side, &taken, 2);
         t.set(1, &["--unset", quota.option]);
@@ -142,7 +139,7 @@ fn commands(world: &World) {
     assert_eq!(ask(MANY), MANY, "unlimited at first");
     t.set(1, &["--quota-commands", &PER_SECOND.to_string()]);
     let mark = world.cluster.log(1).len();
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let answered = ask(MANY);
     let most = (started.elapsed().as_secs() as usize + 2) * PER_SECOND;
     assert!(
@@ -166,10 +163,18 @@ fn commands(world: &World) {
 fn lowered(world: &World) {
     let t = Tenant::create(world, &[1, 1, 2]);
     let links = [Link::connect(t.side(1), t.side(2)), Link::connect(t.side(1), t.side(3))];
+    let streams = links.each_ref().map(Stream::start);
     for option in QUOTAS.map(|q| q.option) {
         t.set(1, &[&format!("--{option}"), "0"]);
+        let refused = t.guest(1).open().err().map(|e| e.errno());
+        assert_eq!(refused, (option == "quota-pinned-bytes").then_some(libc::EDQUOT), "with no {option}");
+        streams.iter().for_each(Stream::assert_writing);
     }
-    // No new region fits, so each end's memory must have been there before.
+    for stream in streams {
+        let report = stream.finish(true);
+        assert_eq!((report.completed.len(), report.missing), (1, 0), "{report:?}");
+        assert!(report.completed.contains_key("SUCCESS"), "{report:?}");
+    }
     links.iter().for_each(Link::assert_alive);
     for option in QUOTAS.map(|q| q.option) {
         t.set(1, &["--unset", option]);

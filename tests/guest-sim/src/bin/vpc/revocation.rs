@@ -9,7 +9,7 @@ use vrdma_abi::control::QP_STATE_ERR;
 use vrdma_abi::event::EVENT_QP_FATAL;
 
 use crate::Test;
-use crate::ctl::{change, change_on};
+use crate::ctl::{change, change_on, metric};
 use crate::link::{Link, rtr};
 use crate::stream::Stream;
 use crate::tenant::{NAME, Tenant, vnic};
@@ -86,6 +86,12 @@ fn victims(t: &Tenant) -> Victims {
     ])
 }
 
+/// How many connections of the sender's have been revoked.
+fn revocations(world: &World) -> f64 {
+    let labels = ["vpc=\"green\"", &format!("vnic=\"{}\"", vnic(SENDER))];
+    metric(world, 1, "masqd_vnic_revocations_total", &labels)
+}
+
 fn revoked_by(world: &World, stays: Stays, revoke: impl FnOnce(&Tenant)) {
     let t = tenant(world);
     let links = RECEIVERS.map(|n| Link::connect(t.side(SENDER), t.side(n)));
@@ -94,9 +100,13 @@ fn revoked_by(world: &World, stays: Stays, revoke: impl FnOnce(&Tenant)) {
     let before = victims.as_ref().map(Victims::rounds);
     let streams = links.each_ref().map(Stream::start);
     streams.iter().for_each(Stream::assert_writing);
+    let counted = revocations(world);
 
     revoke(&t);
 
+    if stays != Stays::Receivers {
+        assert_eq!(revocations(world) - counted, links.len() as f64, "revocations that are counted");
+    }
     let memory = streams.each_ref().map(Stream::memory);
     std::thread::sleep(AFTERMATH);
     for (stream, memory) in streams.iter().zip(&memory) {

@@ -150,7 +150,9 @@ fn refusals(world: &World) {
     t.apply(&vec![vec![NAME]; 3], &[rule(NAME, "nobody-may-receive", Ingress, Deny)]);
     for (from, to) in [(1, 2), (1, 3), (3, 1)] {
         let host = t.host(from);
-        let count = || metric(world, host, "masqd_refused_total", &["reason=\"denied\""]);
+        let labels =
+            ["vpc=\"green\"", &format!("vnic=\"{}\"", vnic(from)), "verb=\"modify_qp\"", "reason=\"denied\""];
+        let count = || metric(world, host, "masqd_vnic_refusals_total", &labels);
         let (mark, before) = (world.cluster.log(host).len(), count());
         let peer = t.side(to).qp(&Setup::default().caps_b, 64);
         let refused =
