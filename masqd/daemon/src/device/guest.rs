@@ -237,6 +237,8 @@ impl Guest {
             Message::Addresses { gids, allowed } => {
                 self.session.set_addresses(gids, allowed);
                 self.tell_taken();
+                // What was judged by the old ones stood in the directory before they came here.
+                self.reevaluate(&Touched::everything());
             }
             Message::Settings(settings) => {
                 let outcome = self.session.set_settings(&*self.host.rnic, settings);
