@@ -9,7 +9,6 @@ use masq_model::{
     DesiredFile, Endpoint, Host, HostState, Kind, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc,
 };
 use serde_json::Value;
-use utoipa::{PartialSchema, ToSchema};
 use utoipa::openapi::path::{
     HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn, PathItemBuilder,
     PathsBuilder,
@@ -21,6 +20,7 @@ use utoipa::openapi::schema::{
     SchemaType, Type,
 };
 use utoipa::openapi::{Content, HeaderBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Required};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::collections::{COLLECTIONS, Collection};
 use super::request::MAX_WAIT_SECONDS;
