@@ -106,7 +106,7 @@ def quota_of_queue_pairs_is_refused_with_a_reason(lab):
         status, output = vm.status(f"ibv_rc_pingpong {on(vm, '-g')}", timeout=20)
         assert status not in (0, 124) and "create QP" in output, f"status {status}: {output}"
         log = masqd_log(vm.host)
-        assert re.search(rf"{vm.name}.*create_qp.*EDQUOT.*quota of 0 queue pairs", log), log[-2000:]
+        assert re.search(rf'create_qp refused with EDQUOT: the quota of 0 queue pairs.*vnic="{vm.name}"', log), log[-2000:]
     finally:
         masqctl(vm.host, "vnic", "set", vm.name, "--unset", "quota-qps", "--wait", "30")
     place = next(p for p in lab.pairs() if vm in p)
