@@ -35,4 +35,4 @@ pub use refresh::RefreshGate;
 pub use refusal::{ObjectKind, Peer, Reason, Refusal, RefusalCounters, Verb};
 pub use session::{Outcome, Reply, ResetReport, Revocation, Session, SessionConfig, Ticket};
 pub use settings::{Settings, driver_limits, driver_rate};
-pub use status::{Concern, Judge};
+pub use status::{Concern, HOST_PROBLEMS, Judge};

@@ -271,7 +271,7 @@ pub enum Reason {
     },
     /// A rule denies the connection.
     #[error("{0}")]
-    Denied(Denied),
+    Denied(Box<Denied>),
     /// The peer has another place on the underlay now.
     #[error("the address {gid} of vNIC {vnic} has moved from {from} to {to}")]
     Moved {

@@ -3,14 +3,19 @@
 use std::collections::{BTreeSet, HashMap};
 
 use masq_model::api::{ItemStatus, RealisedState};
-use masq_model::{Kind, Object};
+use masq_model::{HostState, Kind, Object};
 
 use crate::Directory;
+
+/// What the problems of a host itself are about, in [`HostState::problems`]; those of vNICs are about `vnic <name>`.
+pub const HOST_PROBLEMS: [&str; 3] = ["aliases", "class rates", "underlay"];
 
 /// What a change is about, as far as it decides which hosts must bring it into force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Concern {
     hosts: BTreeSet<String>,
+    /// Hosts that have changed themselves: what they say is wrong with them is wrong with the change.
+    changed_hosts: BTreeSet<String>,
     vpcs: BTreeSet<String>,
     groups: BTreeSet<String>,
     policies: BTreeSet<String>,
@@ -28,6 +33,7 @@ impl Concern {
         match object {
             Object::Host(o) => {
                 self.hosts.insert(o.name.clone());
+                self.changed_hosts.insert(o.name.clone());
             }
             Object::Vpc(o) => {
                 self.vpcs.insert(o.name.clone());
@@ -50,6 +56,29 @@ impl Concern {
             // Hosts write it: what it says is so.
             Object::Endpoint(_) | Object::HostState(_) => {}
         }
+    }
+}
+
+impl Concern {
+    /// The hosts that could not bring it into force, whatever revision they have come to.
+    fn failures<'a>(&self, directory: &'a Directory) -> Vec<&'a str> {
+        let state = |host: &str| match directory.get(Kind::HostState, host) {
+            Some(Object::HostState(state)) => Some(state),
+            _ => None,
+        };
+        let says = |state: &HostState, about: &str| {
+            state.problems.iter().any(|p| p.strip_prefix(about).is_some_and(|rest| rest.starts_with(": ")))
+        };
+        let of_hosts = self
+            .changed_hosts
+            .iter()
+            .filter_map(|host| state(host))
+            .filter(|s| HOST_PROBLEMS.iter().any(|about| says(s, about)));
+        let of_vnics = self.vnics.iter().filter_map(|name| {
+            let state = state(directory.vnic(name)?.host.as_deref()?)?;
+            says(state, &format!("vnic {name}")).then_some(state)
+        });
+        of_hosts.chain(of_vnics).map(|state| state.host.as_str()).collect()
     }
 }
 
@@ -108,6 +137,9 @@ impl<'a> Judge<'a> {
             if let Some(h) = directory.host(host) {
                 note((progress(directory, host), &h.name));
             }
+        }
+        for host in concern.failures(directory) {
+            note((progress(directory, host).min(generation.saturating_sub(1)), host));
         }
         // What a directory does not show yet, nobody can judge by it.
         let seen = directory.revision() >= generation;

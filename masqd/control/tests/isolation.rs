@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use masq_control::*;
+use masq_driver::Rate;
 use masq_policy::conntrack::Touched;
 use masq_types::Gid;
 use vrdma_abi::control::*;
@@ -307,6 +308,28 @@ fn an_allowed_address_may_be_taken_on_and_is_found_while_it_is() {
 }
 
 #[test]
+fn an_allowed_address_that_is_given_up_ends_its_connections() {
+    let mut g = ready();
+    let (shared, peer) = (gid("192.168.0.50"), gid("192.168.0.2"));
+    with_allowed_address(&mut g, &[shared], 2);
+    g.add_gid(2, shared).unwrap();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, peer, qpn).unwrap();
+    g.qp_in_init(2);
+    let mut attr = g.rtr_attr_from(shared, peer, qpn);
+    attr.sgid_index = 2;
+    g.modify(2, RTR_MASK, attr).unwrap();
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), []);
+    // Its own addresses stay the vNIC's, whatever its table says.
+    for index in 0..3 {
+        g.send(OP_DEL_GID, &DelGid { index, reserved: 0 }).unwrap();
+    }
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
+    assert_eq!(g.rnic.revoked(), [2]);
+    assert_eq!(revoked[0].reason.label(), "source_gid");
+}
+
+#[test]
 fn quotas_change_while_the_guest_runs_and_what_it_has_stays() {
     let mut g = ready();
     g.pd(2, 1).unwrap();
@@ -327,10 +350,16 @@ fn a_qos_policy_reaches_the_rnic_and_its_absence_too() {
     let mut g = ready();
     let policy = |json| serde_json::from_str(json).unwrap();
     for (json, rate, weight, class, dscp) in [
-        (r#"{"name":"slow","rate_bits_per_sec":50000000}"#, Some((50_000_000, (64 << 10) + 62_500)), 1, 0, None),
+        (
+            r#"{"name":"slow","rate_bits_per_sec":50000000}"#,
+            Some((50_000_000, Rate::with_default_burst(50_000_000).burst_bytes)),
+            1,
+            0,
+            None,
+        ),
         (
             r#"{"name":"fast","rate_bits_per_sec":5000000000,"weight":7}"#,
-            Some((5_000_000_000, (64 << 10) + 6_250_000)),
+            Some((5_000_000_000, Rate::with_default_burst(5_000_000_000).burst_bytes)),
             7,
             0,
             None,
@@ -346,7 +375,7 @@ fn a_qos_policy_reaches_the_rnic_and_its_absence_too() {
     ] {
         let qos = Some(policy(json));
         g.session.set_settings(&g.rnic, Settings { qos, ..Settings::default() }).unwrap();
-        let rate = rate.map(|(bits_per_sec, burst_bytes)| masq_driver::Rate { bits_per_sec, burst_bytes });
+        let rate = rate.map(|(bits_per_sec, burst_bytes)| Rate { bits_per_sec, burst_bytes });
         let limits = g.rnic.limits().unwrap();
         assert_eq!(
             (limits.rate, limits.weight, limits.class, limits.dscp),

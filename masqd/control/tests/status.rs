@@ -138,6 +138,33 @@ fn an_object_concerns_the_hosts_of_its_network() {
 }
 
 #[test]
+fn what_a_host_could_not_do_is_not_realised_however_far_it_has_come() {
+    let mut world = World::new();
+    let problems = |world: &mut World, problems: &[&str]| {
+        let problems = problems.iter().map(ToString::to_string).collect();
+        let state = HostState { host: "h1".into(), realised_revision: 10, problems };
+        world.put(12, [Object::HostState(state)]);
+        world.put(
+            13,
+            [HostState { host: "h2".into(), realised_revision: 10, problems: Vec::new() }]
+                .map(Object::HostState),
+        );
+    };
+    problems(&mut world, &[]);
+    assert!(world.waiting(Kind::Host, "h1").is_empty() && world.waiting(Kind::Vnic, "b1").is_empty());
+    world = World::new();
+    problems(&mut world, &["aliases: link eth7 does not exist"]);
+    let status = world.status(Kind::Host, "h1", 10);
+    assert_eq!((status.waiting_for, status.realised_generation), (vec!["h1".to_owned()], 9));
+    assert_eq!(world.waiting(Kind::Vnic, "b1"), [""; 0], "the vNIC is served all the same");
+    world = World::new();
+    problems(&mut world, &["vnic b1: cannot listen", "vnic b10: cannot listen"]);
+    assert_eq!(world.status(Kind::Vnic, "b1", 10).state, RealisedState::PartiallyRealised);
+    assert_eq!(world.waiting(Kind::Vnic, "b1"), ["h1"]);
+    assert_eq!(world.waiting(Kind::SecurityGroup, "web"), [""; 0], "rules are in force");
+}
+
+#[test]
 fn a_vnic_that_has_moved_concerns_its_old_host_until_that_has_let_it_go() {
     let mut world = World::new();
     world.endpoint(11, "r3", 2, "h2", &[]);

@@ -86,7 +86,7 @@ pub const CLASS_RATE: Form = Form::Parts(&[
 ]);
 
 /// Default of bursts.
-const BURST: &str = "a tenth of a second's worth";
+const BURST: &str = "20 ms worth and 524288";
 
 /// All kinds.
 pub static KINDS: &[KindSpec] = &[

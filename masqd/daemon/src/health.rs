@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use masq_control::HOST_PROBLEMS;
 use tracing::{info, warn};
 
 /// Present problems by what they are about; a change of one is logged once.
@@ -39,8 +40,10 @@ impl Health {
         problems.iter().map(|(about, problem)| format!("{about}: {problem}")).collect()
     }
 
-    /// What keeps single vNICs from being served, a sentence each.
-    pub fn problems_of_vnics(&self) -> Vec<String> {
-        self.problems().into_iter().filter(|p| p.starts_with("vnic ")).collect()
+    /// What other hosts may want to know: what keeps this host, or single vNICs, from being as desired. A sentence each.
+    pub fn problems_to_publish(&self) -> Vec<String> {
+        let about =
+            |p: &str| p.starts_with("vnic ") || HOST_PROBLEMS.iter().any(|about| p.starts_with(about));
+        self.problems().into_iter().filter(|p| about(p)).collect()
     }
 }

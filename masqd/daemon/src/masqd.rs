@@ -27,7 +27,7 @@ use crate::host::{Host, Refresher, Watchdog};
 use crate::router::Router;
 use crate::store::{AnyStore, OpenError};
 use crate::supervisor::{Devices, Supervisor};
-use crate::sync::Sync;
+use crate::sync::{STORE, Sync};
 use crate::underlay::{Underlay, UnderlayError};
 use crate::writer::{Plan, WriteError, Writer, plan_apply};
 
@@ -151,6 +151,7 @@ impl Masqd {
                 apply(&writer, desired).await?;
             }
             let (changed_tx, changed) = watch::channel(0);
+            health.problem(STORE, "it has not answered yet");
             let probe = Sync::probe(store.clone(), host.clone(), health.clone());
             let sync = Sync::new(store.clone(), host.clone(), misses, changed_tx);
             let supervisor = Supervisor {

@@ -131,7 +131,7 @@ impl Supervisor {
         let state = HostState {
             host: self.host.name.clone(),
             realised_revision: revision,
-            problems: self.health.problems_of_vnics(),
+            problems: self.health.problems_to_publish(),
         };
         let object = Object::HostState(state);
         let key = object.key();

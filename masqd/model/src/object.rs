@@ -56,7 +56,7 @@ pub struct ClassRate {
     /// The rate in bits of IP packets per second.
     #[schema(minimum = 100_000, maximum = 1_000_000_000_000u64)]
     pub rate_bits_per_sec: u64,
-    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth and
+    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; twenty milliseconds' worth and
     /// 524288 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
@@ -170,7 +170,7 @@ pub struct QosPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100_000, maximum = 1_000_000_000_000u64)]
     pub rate_bits_per_sec: Option<u64>,
-    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; ten milliseconds' worth and
+    /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; twenty milliseconds' worth and
     /// 524288 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
@@ -331,7 +331,7 @@ pub struct HostState {
     pub host: String,
     /// Everything that was desired up to this revision of the store is in force there.
     pub realised_revision: u64,
-    /// What keeps the host from serving single vNICs, or anything at all.
+    /// What keeps the host, or single vNICs, from being as desired: `<what>: <problem>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

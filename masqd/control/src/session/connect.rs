@@ -64,7 +64,7 @@ impl Session {
             "nobody was asked".into()
         } else {
             match directory.evaluate(identity.vni, &identity.vnic, transport, local, remote) {
-                Verdict::Deny(denied) => return Err(Reason::Denied(denied).into()),
+                Verdict::Deny(denied) => return Err(Reason::Denied(Box::new(denied)).into()),
                 Verdict::Allow(flow) => flow.to_string().into(),
                 Verdict::SameVnic => "both ends are one vNIC".into(),
             }
@@ -159,7 +159,7 @@ impl Session {
         if let Verdict::Deny(denied) =
             directory.evaluate(c.vni, &identity.vnic, c.transport, c.local, c.remote)
         {
-            return Err(Reason::Denied(denied));
+            return Err(Reason::Denied(Box::new(denied)));
         }
         match found {
             Some(found) if !found.peer.owns(c.remote_qpn) => {
