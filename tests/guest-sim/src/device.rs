@@ -1,6 +1,7 @@
 //! A connection to masqd: what QEMU and the virtio core do for a guest.
 
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct Device {
     completions: Vec<EventQueue>,
     doorbells: Vec<DriverQueue>,
     frontend: Frontend,
+    /// The frontend's.
+    stream: UnixStream,
 }
 
 impl Device {
@@ -56,7 +59,8 @@ impl Device {
 
     /// Connects with memory that exists already.
     pub fn connect_with(socket: &Path, ram: GuestRam) -> Result<Self, Error> {
-        let mut frontend = connect_patiently(socket)?;
+        let stream = connect_patiently(socket)?;
+        let mut frontend = frontend(&stream)?;
         let config = negotiate(&mut frontend)?;
         frontend.set_mem_table(&ram.regions())?;
 
@@ -75,12 +79,12 @@ impl Device {
         let control = Arc::new(ControlQueue::new(&ram, next(), config.epoch));
         let events = EventQueue::new(&ram, next())?;
         let completions = (0..comp).map(|_| EventQueue::new(&ram, next())).collect::<io::Result<Vec<_>>>()?;
-        Ok(Device { ram, config, control, events, completions, doorbells, frontend })
+        Ok(Device { ram, config, control, events, completions, doorbells, frontend, stream })
     }
 
     /// A connection that has done only the first `steps` of what a start takes.
     pub fn connect_partly(socket: &Path, ram: &GuestRam, steps: usize) -> Result<Frontend, Error> {
-        let mut frontend = connect_patiently(socket)?;
+        let mut frontend = frontend(&connect_patiently(socket)?)?;
         let mut queues = Vec::new();
         for step in 0..steps {
             match step {
@@ -141,6 +145,12 @@ impl Device {
         self.completions[vector as usize].next(timeout)
     }
 
+    /// Begins a vhost-user message and does not end it: masqd's thread for this device waits for the rest, until it loses
+    /// patience with the front end.
+    pub fn hold_up(&self) -> io::Result<()> {
+        (&self.stream).write_all(&[1])
+    }
+
     /// The vhost-user connection, for tests that misuse it.
     pub fn frontend(&mut self) -> &mut Frontend {
         &mut self.frontend
@@ -148,15 +158,19 @@ impl Device {
 }
 
 /// masqd makes the socket when it learns of the vNIC, so a test that just declared it waits a little.
-fn connect_patiently(socket: &Path) -> Result<Frontend, Error> {
+fn connect_patiently(socket: &Path) -> Result<UnixStream, Error> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        match Frontend::connect(socket, config::MAX_QUEUES as u64) {
-            Ok(f) => return Ok(f),
+        match UnixStream::connect(socket) {
+            Ok(stream) => return Ok(stream),
             Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
             Err(e) => return Err(Error::Device(format!("cannot connect to {}: {e}", socket.display()))),
         }
     }
+}
+
+fn frontend(stream: &UnixStream) -> io::Result<Frontend> {
+    Ok(Frontend::from_stream(stream.try_clone()?, config::MAX_QUEUES as u64))
 }
 
 fn negotiate(frontend: &mut Frontend) -> Result<Config, Error> {

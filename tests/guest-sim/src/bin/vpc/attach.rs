@@ -69,6 +69,7 @@ fn moves(world: &World) {
         links.iter().for_each(Link::works);
         t.set(GUEST, &["--host", &format!("h{other}")]);
         assert!(!world.cluster.socket_on(host, &vnic(GUEST)).exists());
+        assert!(t.guest(GUEST).device().read_config().is_err(), "the old host has let go of the guest");
         assert!(world.cluster.socket_on(other, &vnic(GUEST)).exists());
         for link in &links {
             assert_eq!(link.c.b.state(), QP_STATE_ERR, "a connection to where the vNIC was");
