@@ -13,7 +13,7 @@ use vrdma_abi::ring::{CQE_BYTES, ring_pages};
 
 use crate::latency::Times;
 use crate::objects::vni;
-use crate::verbs::{ENTRIES, GIB_PAGES, INLINE, SGES, rq_shift, sq_shift};
+use crate::verbs::{ENTRIES, GIB, INLINE, SGES, rq_shift, sq_shift};
 use crate::world::Res;
 
 const VNIC: VnicId = VnicId(1);
@@ -35,11 +35,14 @@ pub fn times(rounds: u32) -> Res<Times> {
     let fd = memfd_create("guest", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
     ftruncate(&fd, MEMORY_BYTES)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK)?;
-    let region = MemoryRegion { gpa: Gpa(0), len: MEMORY_BYTES, fd, offset: 0 };
-    rnic.execute(Command::SetMemory { vnic: VNIC, regions: vec![region] })?;
+    let memory = MemoryRegion { gpa: Gpa(0), len: MEMORY_BYTES, fd, offset: 0 };
+    rnic.execute(Command::SetMemory { vnic: VNIC, regions: vec![memory] })?;
     let mut times = Times::new();
     for n in 0..rounds {
-        life(&rnic, underlay, n * 4, &mut times)?;
+        life(&rnic, underlay, n, &mut times)?;
+    }
+    for n in rounds..2 * rounds {
+        region(&rnic, n, GIB, ["create_mr_1GiB", "destroy_mr_1GiB"], &mut times)?;
     }
     Ok(times)
 }
@@ -49,28 +52,41 @@ fn pages(first: u64, count: u64) -> PageList {
     PageList { shift: 12, pages: (first..first + count).map(|n| n << 12).collect() }
 }
 
-/// Handles begin at `base`, and are used up to the next but three.
+/// Executes commands, and notes how long they have taken together.
+fn time(rnic: &Rnic, times: &mut Times, verb: &'static str, commands: Vec<Command>) -> Res<()> {
+    let start = Instant::now();
+    for command in commands {
+        rnic.execute(command)?;
+    }
+    times.entry(verb).or_default().push_us(start.elapsed());
+    Ok(())
+}
+
+/// A region comes and goes.
+fn region(
+    rnic: &Rnic,
+    n: u32,
+    length: u64,
+    [create, destroy]: [&'static str; 2],
+    times: &mut Times,
+) -> Res<()> {
+    let access = Access { local_write: true, remote_write: true, ..Access::default() };
+    let (vnic, mr, pd) = (VNIC, MrHandle(n), PdHandle(n));
+    let attr = MrAttr { mr, pd, access, iova: 1 << 32, length, pages: pages(0, length >> 12) };
+    time(rnic, times, create, vec![Command::CreateMr { vnic, mr: attr }])?;
+    time(rnic, times, destroy, vec![Command::DestroyMr { vnic, mr }])
+}
+
+/// All handles are `base`.
 fn life(rnic: &Rnic, underlay: IpAddr, base: u32, times: &mut Times) -> Res<()> {
-    let mut time = |verb: &'static str, commands: Vec<Command>| -> Res<()> {
-        let start = Instant::now();
-        for command in commands {
-            rnic.execute(command)?;
-        }
-        times.entry(verb).or_default().push_us(start.elapsed());
-        Ok(())
-    };
     let vnic = VNIC;
     let (ctx, pd, cq, qp) = (CtxHandle(base), PdHandle(base), CqHandle(base), QpHandle(base));
     let doorbells = (0..u64::from(limits::SLOTS)).map(|n| Gpa(n << 12)).collect();
-    time("create_context", vec![Command::CreateContext { vnic, ctx, doorbells }])?;
-    let (mr, large) = (MrHandle(base), MrHandle(base + 1));
-    for (verb, mr, count) in [("create_mr_4KiB", mr, 1), ("create_mr_1GiB", large, GIB_PAGES as u64)] {
-        let access = Access { local_write: true, remote_write: true, ..Access::default() };
-        let mr = MrAttr { mr, pd, access, iova: 1 << 32, length: count << 12, pages: pages(0, count) };
-        time(verb, vec![Command::CreateMr { vnic, mr }])?;
-    }
+    time(rnic, times, "create_context", vec![Command::CreateContext { vnic, ctx, doorbells }])?;
     let ring = pages(64, ring_pages(ENTRIES, CQE_BYTES.trailing_zeros() as u8));
     time(
+        rnic,
+        times,
         "create_cq",
         vec![Command::CreateCq { vnic, cq: CqAttr { cq, entries: ENTRIES, vector: 0, ring } }],
     )?;
@@ -96,25 +112,24 @@ fn life(rnic: &Rnic, underlay: IpAddr, base: u32, times: &mut Times) -> Res<()> 
         sq: queue(80, sq_shift()),
         rq: queue(96, rq_shift()),
     };
-    time("create_qp", vec![Command::CreateQp { vnic, qp: init }])?;
+    time(rnic, times, "create_qp", vec![Command::CreateQp { vnic, qp: init }])?;
     for (verb, change) in changes(underlay, number) {
         let modify = Command::ModifyQp { vnic, qp, change };
-        time(verb, vec![Command::QueryQp { vnic, qp }, modify])?;
+        time(rnic, times, verb, vec![Command::QueryQp { vnic, qp }, modify])?;
     }
-    time("query_qp", vec![Command::QueryQp { vnic, qp }])?;
-    time("destroy_qp", vec![Command::DestroyQp { vnic, qp }])?;
-    time("destroy_cq", vec![Command::DestroyCq { vnic, cq }])?;
-    time("destroy_mr_4KiB", vec![Command::DestroyMr { vnic, mr }])?;
-    time("destroy_mr_1GiB", vec![Command::DestroyMr { vnic, mr: large }])?;
-    time("destroy_context", vec![Command::DestroyContext { vnic, ctx }])
+    time(rnic, times, "query_qp", vec![Command::QueryQp { vnic, qp }])?;
+    time(rnic, times, "destroy_qp", vec![Command::DestroyQp { vnic, qp }])?;
+    time(rnic, times, "destroy_cq", vec![Command::DestroyCq { vnic, cq }])?;
+    time(rnic, times, "destroy_context", vec![Command::DestroyContext { vnic, ctx }])?;
+    region(rnic, base, 4096, ["create_mr_4KiB", "destroy_mr_4KiB"], times)
 }
 
-/// From RESET to RTS; the peer is an RNIC at another address.
+/// From RESET to RTS; the peer is on the same host.
 fn changes(underlay: IpAddr, number: u32) -> [(&'static str, QpChange); 3] {
     let step = |from, to| QpChange { from: Some(from), to: Some(to), ..QpChange::default() };
     let connection = Connection {
         local: underlay,
-        remote: Ipv4Addr::new(127, 0, 0, 78).into(),
+        remote: underlay,
         remote_qpn: WireQpn::from_wire(number),
         udp_source_port: 0xc000,
         traffic_class: 0,

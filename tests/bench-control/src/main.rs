@@ -106,17 +106,13 @@ fn measure(part: Part, args: &Args) -> Res<Vec<Record>> {
             records.extend(setup::throughput(&world, &format!("{crowd} more vNICs"), run)?);
             Ok(records)
         }
-        Part::Setup => {
-            let world = World::start(&args.programs, 1, &[1, 1])?;
-            let bypassed = World::start(&args.bypass_programs, 1, &[1, 1])?;
-            setup::overhead(&world, &bypassed, quick(160, 4))
-        }
+        Part::Setup => setup::overhead(&args.programs, &args.bypass_programs, quick(5, 1), quick(80, 10)),
         Part::Revocation => {
-            let rounds = [(1, quick(200, 5)), (100, quick(100, 3)), (10_000, quick(6, 1))];
-            revocation::measure(&args.programs, revocation::Effort { rounds, memory_runs: quick(3, 1) })
+            let rounds = [(1, quick(200, 5)), (100, quick(100, 3)), (10_000, quick(5, 1))];
+            revocation::measure(&args.programs, revocation::Effort { rounds, memory_runs: quick(2, 1) })
         }
         Part::Rates => {
-            let effort = rates::Effort { limited: seconds(10.0, 1.0), paced: seconds(3.0, 0.5) };
+            let effort = rates::Effort { limited: seconds(10.0, 1.0), paced: seconds(2.0, 0.5) };
             rates::measure(&args.programs, effort)
         }
     }

@@ -56,8 +56,8 @@ pub fn measure(programs: &Path, effort: Effort) -> Res<Vec<Record>> {
 struct Sampled {
     /// IP packets, bits a second.
     bits_per_sec: f64,
-    /// CPU seconds of masqd in a second.
-    cpu: f64,
+    /// CPU milliseconds of the masqds in a second.
+    cpu_ms: f64,
     /// Bytes of payload a second.
     payload: f64,
 }
@@ -71,7 +71,7 @@ fn sample(world: &World, flow: &Flow, hosts: &[u8], run: Duration) -> Res<Sample
     let seconds = (after - at).as_secs_f64();
     Ok(Sampled {
         bits_per_sec: (bytes_after - bytes) as f64 * 8.0 / seconds,
-        cpu: (cpu()? - cpu_before) / seconds,
+        cpu_ms: (cpu()? - cpu_before) * 1e3 / seconds,
         payload: (flow.written() - payload) as f64 / seconds,
     })
 }
@@ -113,7 +113,7 @@ fn rates(
     let unlimited = sample(world, &flow, hosts, effort.paced)?;
     let mbits = unlimited.bits_per_sec / 1e6;
     records.push(Record::new("rate_unlimited", scope, mbits, "Mbit/s"));
-    records.push(Record::new("cpu_unlimited", scope, unlimited.cpu, "CPU s/s"));
+    records.push(Record::new("cpu_unlimited", scope, unlimited.cpu_ms, "ms/s"));
     for rate in RATES {
         let reachable = mbits >= rate as f64 * HEADROOM;
         set_rate(json!(rate * 1_000_000))?;
@@ -134,8 +134,9 @@ fn rates(
         let paced = sample(world, &flow, hosts, effort.paced)?;
         flow.pace(None);
         let peer = format!("paced by the guest, {:.0} Mbit/s", paced.bits_per_sec / 1e6);
-        records
-            .push(Record::new(format!("cpu_{rate}M"), scope, limited.cpu, "CPU s/s").beside(peer, paced.cpu));
+        records.push(
+            Record::new(format!("cpu_{rate}M"), scope, limited.cpu_ms, "ms/s").beside(peer, paced.cpu_ms),
+        );
     }
     set_rate(Value::Null)
 }

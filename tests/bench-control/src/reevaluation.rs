@@ -23,8 +23,11 @@ const TRACKED: [u32; 2] = [1000, 100_000];
 /// The largest part of the time that 99 % of the connections, which are not touched, may take.
 const BAR: f64 = 2.0;
 
-/// Changes that touch the connections with client 0, forth and back.
-const CHANGES: [(&str, fn(bool) -> Object); 3] = [
+/// A change: what it is about, and what the object becomes, forth and back.
+type Kind = (&'static str, fn(bool) -> Object);
+
+/// Changes that touch the connections with client 0.
+const CHANGES: [Kind; 3] = [
     ("rule about a prefix", |flip| Object::SecurityGroupRule(prefix_rule(flip))),
     ("rule about a group", |flip| Object::SecurityGroupRule(group_rule(flip))),
     ("membership of a vNIC", |flip| Object::Vnic(client(0, flip))),
@@ -70,27 +73,48 @@ fn gid(n: u32) -> Gid {
     IpAddr::from(address(n)).into()
 }
 
-/// `count` connections of `server`.
+/// Connection `i` of `server`.
+fn connection(i: u32) -> Connection {
+    let n = i / PER_CLIENT;
+    Connection {
+        vni: vni(),
+        transport: Transport::Rc,
+        local: gid(1),
+        local_qpn: WireQpn::from_wire(0x1000 + i),
+        remote: gid(first_client() + n),
+        remote_qpn: WireQpn::from_wire(0x2000 + i),
+        peer: format!("client-{n}").into(),
+        peer_host: "h2".into(),
+        remote_address: [10, 77, 0, 2].into(),
+        allowed_by: "a rule".into(),
+        since: Duration::ZERO,
+    }
+}
+
+/// Its first `count` connections.
 fn tracked(count: u32) -> Conntrack<QpHandle> {
     let mut conntrack = Conntrack::default();
     for i in 0..count {
-        let n = i / PER_CLIENT;
-        let connection = Connection {
-            vni: vni(),
-            transport: Transport::Rc,
-            local: gid(1),
-            local_qpn: WireQpn::from_wire(0x1000 + i),
-            remote: gid(first_client() + n),
-            remote_qpn: WireQpn::from_wire(0x2000 + i),
-            peer: format!("client-{n}").into(),
-            peer_host: "h2".into(),
-            remote_address: [10, 77, 0, 2].into(),
-            allowed_by: "a rule".into(),
-            since: Duration::ZERO,
-        };
-        conntrack.insert(QpHandle(i), connection);
+        conntrack.insert(QpHandle(i), connection(i));
     }
     conntrack
+}
+
+/// Microseconds of tracking one more connection, and of forgetting it.
+fn tracking(conntracks: &mut [Conntrack<QpHandle>; 2], rounds: u32) -> Record {
+    let mut samples = [Samples::default(), Samples::default()];
+    for round in 0..rounds {
+        for ((conntrack, samples), count) in conntracks.iter_mut().zip(&mut samples).zip(TRACKED) {
+            let new = connection(round.wrapping_mul(7919) % count);
+            let start = Instant::now();
+            conntrack.insert(QpHandle(count), new);
+            conntrack.remove(QpHandle(count));
+            samples.push_us(start.elapsed());
+        }
+    }
+    let [few, many] = &samples;
+    let record = Record::new("track_and_forget", "pure, 100000 tracked", many.median(), "us");
+    record.beside("1000 tracked", few.median())
 }
 
 /// The time of a change: the directory takes it over, and the connections that it touches are judged again, as a session judges
@@ -120,8 +144,8 @@ fn change(directory: &mut Directory, conntrack: &Conntrack<QpHandle>, to: &Objec
 /// Microseconds of each change with many tracked connections, beside few.
 pub fn measure(rounds: u32) -> Vec<Record> {
     let mut directory = directory();
-    let conntracks = TRACKED.map(tracked);
-    let mut records = Vec::new();
+    let mut conntracks = TRACKED.map(tracked);
+    let mut records = vec![tracking(&mut conntracks, rounds * 10)];
     for (name, object) in CHANGES {
         let mut samples = [Samples::default(), Samples::default()];
         for _ in 0..rounds {

@@ -1,6 +1,7 @@
 //! What rules and tracking add to the set-up of a connection, and how many set-ups a host does in a second.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,8 @@ use crate::world::{Res, World};
 const BAR: f64 = 1.11;
 /// Set-ups before it is the other masqd's turn.
 const TURN: u32 = 25;
-/// Guests of the world.
+const RULES: [u32; 2] = [10, 10_000];
+/// Guests of the world whose set-ups a second are counted.
 pub const GUESTS: u32 = 17;
 
 /// A guest that connects to another again and again.
@@ -49,34 +51,41 @@ impl Connector {
     }
 }
 
-/// The time of a set-up with policy beside that without, under few and many rules.
-pub fn overhead(world: &World, bypassed: &World, turns: u32) -> Res<Vec<Record>> {
-    let connectors = [Connector::new(world, 1, 2)?, Connector::new(bypassed, 1, 2)?];
-    let mut records = Vec::new();
-    for rules in [10, 10_000] {
-        let objects: Vec<_> = objects::rules(rules).into_iter().map(Object::SecurityGroupRule).collect();
-        world.apply(&objects)?;
-        bypassed.apply(&objects)?;
-        let mut samples = [Samples::default(), Samples::default()];
-        for turn in 0..turns {
-            for k in 0..2 {
-                // Who comes first in a turn changes as well.
-                let k = (k + turn as usize) % 2;
-                for _ in 0..TURN {
-                    samples[k].push_us(connectors[k].set_up()?);
+/// The time of a set-up with policy beside that without, under few and many rules. Both masqds start anew `lives` times: where
+/// the threads of a process have come to lie matters.
+pub fn overhead(programs: &Path, bypass: &Path, lives: u32, turns: u32) -> Res<Vec<Record>> {
+    let mut samples: [[Samples; 2]; 2] = Default::default();
+    for _ in 0..lives {
+        let worlds = [World::start(programs, 1, &[1, 1])?, World::start(bypass, 1, &[1, 1])?];
+        let connectors = [Connector::new(&worlds[0], 1, 2)?, Connector::new(&worlds[1], 1, 2)?];
+        for (count, samples) in RULES.into_iter().zip(&mut samples) {
+            let rules: Vec<_> = objects::rules(count).into_iter().map(Object::SecurityGroupRule).collect();
+            worlds.iter().try_for_each(|world| world.apply(&rules))?;
+            for turn in 0..turns {
+                for k in 0..2 {
+                    // Who comes first in a turn changes as well.
+                    let k = (k + turn as usize) % 2;
+                    for _ in 0..TURN {
+                        samples[k].push_us(connectors[k].set_up()?);
+                    }
                 }
             }
         }
-        let [ours, bypass] = &samples;
-        let name = format!("setup_{rules}_rules");
-        let peer = format!("rules and tracking bypassed, n={}", bypass.len());
-        records.push(
-            Record::new(&name, "one host, p50", ours.median(), "us")
-                .beside(&peer, bypass.median())
-                .at_most(BAR),
-        );
-        let p99 = Record::new(&name, "one host, p99", ours.percentile(99.0), "us");
-        records.push(p99.beside(&peer, bypass.percentile(99.0)));
+    }
+    let mut records = Vec::new();
+    for (count, [ours, bypassed]) in RULES.into_iter().zip(&samples) {
+        let record = |scope, percent| {
+            let name = format!("setup_{count}_rules");
+            let record = Record::new(
+                name,
+                format!("one host, {scope}, n={}", ours.len()),
+                ours.percentile(percent),
+                "us",
+            );
+            record.beside("rules and tracking bypassed", bypassed.percentile(percent))
+        };
+        records.push(record("p50", 50.0).at_most(BAR));
+        records.push(record("p99", 99.0));
     }
     Ok(records)
 }
@@ -86,6 +95,10 @@ pub fn throughput(world: &World, what: &str, run: Duration) -> Res<Vec<Record>> 
     let connectors: Vec<_> =
         (1..GUESTS).map(|n| Connector::new(world, n, n % (GUESTS - 1) + 1)).collect::<Res<_>>()?;
     let mut records = Vec::new();
+    for connector in &connectors {
+        // The first touches memory that later ones find touched.
+        connector.set_up()?;
+    }
     for guests in [1, 4, 16] {
         let start = Barrier::new(guests);
         let at_work = |connector: &Connector| -> Result<u32, ControlError> {

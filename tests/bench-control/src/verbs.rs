@@ -16,8 +16,8 @@ pub const ENTRIES: u32 = 64;
 pub const SGES: u16 = 4;
 /// Bytes of inline data.
 pub const INLINE: u16 = 64;
-/// Pages of 4 KiB in the largest region.
-pub const GIB_PAGES: usize = 1 << 18;
+/// Bytes of a large region.
+pub const GIB: u64 = 1 << 30;
 
 /// The commands of one guest.
 pub struct Verbs {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use guest_sim::verbs::Guest;
 use guest_sim::{Cluster, Layout};
 use masq_model::api::{ItemStatus, RealisedState};
-use masq_model::{Key, Kind, Object};
+use masq_model::{Host, Key, Kind, Object};
 use serde_json::{Value, json};
 
 use crate::objects;
@@ -50,8 +50,7 @@ impl World {
         let layout = Layout { hosts, vnics: vec![], groups: vec![], ..Layout::default() };
         let cluster = Cluster::start(programs, layout)?;
         let world = World { cluster, hosts: vnics.to_vec(), guests: Mutex::default() };
-        let mut all = objects::network();
-        all.extend(objects::rules(10).into_iter().map(Object::SecurityGroupRule));
+        let mut all: Vec<_> = objects::rules(10).into_iter().map(Object::SecurityGroupRule).collect();
         all.extend((1..).zip(vnics).map(|(n, host)| server(n, *host)));
         world.apply(&all)?;
         Ok(world)
@@ -81,9 +80,16 @@ impl World {
 
     /// Adds or replaces objects, and waits until that is in force.
     pub fn apply(&self, objects: &[Object]) -> Res<()> {
+        // A file has to hold what its objects refer to.
+        let mut referred = objects::network();
+        for n in self.cluster.hosts() {
+            let underlay = vec![Cluster::underlay(n).into()];
+            let (aliases, class_rates) = (vec![], vec![]);
+            referred.push(Object::Host(Host { name: format!("h{n}"), underlay, aliases, class_rates }));
+        }
         for chunk in objects.chunks(PER_TRANSACTION) {
             let mut file: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-            for object in chunk {
+            for object in referred.iter().chain(chunk) {
                 file.entry(object.key().kind().name()).or_default().push(object.to_value());
             }
             let path = format!("/v1/apply?wait={WAIT_SECONDS}");
