@@ -55,12 +55,12 @@ async fn run(matches: &ArgMatches) -> Result<Outcome, Failure> {
     let wrong = |e: clap::Error| Failure::Usage(e.to_string());
     let global = Global::from_arg_matches(matches).map_err(wrong)?;
     let output = global.output;
-    if let Some((word, matches_of_kind)) = matches.subcommand() {
-        if let Some(spec) = kinds::by_word(word) {
-            let client = Client::new(global.target(matches)?);
-            object::run(&client, spec, matches_of_kind, output).await?;
-            return Ok(Outcome::Done);
-        }
+    if let Some((word, matches_of_kind)) = matches.subcommand()
+        && let Some(spec) = kinds::by_word(word)
+    {
+        let client = Client::new(global.target(matches)?);
+        object::run(&client, spec, matches_of_kind, output).await?;
+        return Ok(Outcome::Done);
     }
     let action = Action::from_arg_matches(matches).map_err(wrong)?;
     if let Action::Completion { shell } = action {

@@ -93,7 +93,7 @@ pub fn bits(bits: u64) -> String {
 fn exact(value: u64, unit: &str) -> String {
     let (prefix, factor) = DECIMAL.into_iter().find(|(_, f)| value >= *f).unwrap_or(("", 1));
     let mut number = (value / factor).to_string();
-    if value % factor != 0 {
+    if !value.is_multiple_of(factor) {
         let places = factor.ilog10() as usize;
         let fraction = format!("{:0places$}", value % factor);
         number += &format!(".{}", fraction.trim_end_matches('0'));
@@ -103,7 +103,7 @@ fn exact(value: u64, unit: &str) -> String {
 
 /// A configured number of bytes, exactly: `64 MiB`, `1000 B`.
 pub fn bytes(value: u64) -> String {
-    let fits = |f: u64| value >= f && value % f == 0;
+    let fits = |f: u64| value >= f && value.is_multiple_of(f);
     let (prefix, factor) = BINARY.into_iter().find(|(_, f)| fits(*f)).unwrap_or(("", 1));
     format!("{} {prefix}B", value / factor)
 }

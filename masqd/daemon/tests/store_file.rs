@@ -27,7 +27,7 @@ fn changes(n: u64) -> Vec<Change> {
         put(&format!("b/{}", n % CYCLE), n.to_string()),
         Change::Delete { key: format!("a/{}", (n + 5) % CYCLE) },
     ];
-    if n % 7 == 0 {
+    if n.is_multiple_of(7) {
         changes.push(put("large", vec![n as u8; 300_000]));
     }
     if n % 7 == 3 {

@@ -96,10 +96,10 @@ impl Object {
         if object.key() != *key {
             return Err(ObjectError::Misplaced { key: key.clone(), actual: object.key() });
         }
-        if let Object::Endpoint(e) = &object {
-            if let Some(b) = e.qpn_blocks.iter().find(|b| QpnBlock::new(b.first, b.len).is_none()) {
-                return Err(ObjectError::Block { key: key.clone(), first: b.first, len: b.len });
-            }
+        if let Object::Endpoint(e) = &object
+            && let Some(b) = e.qpn_blocks.iter().find(|b| QpnBlock::new(b.first, b.len).is_none())
+        {
+            return Err(ObjectError::Block { key: key.clone(), first: b.first, len: b.len });
         }
         Ok(object)
     }
@@ -109,10 +109,10 @@ fn parse<'a, T: serde::Deserialize<'a>>(value: &'a Value) -> Result<T, FieldErro
     serde_path_to_error::deserialize(value).map_err(|e| {
         let (path, mut reason) = (e.path().clone(), e.inner().to_string());
         let field = path.to_string();
-        if let Some(text) = at(value, &path).and_then(Value::as_str) {
-            if ![format!("{text:?}"), format!("`{text}`")].iter().any(|quoted| reason.contains(quoted)) {
-                reason = format!("{text:?}: {reason}");
-            }
+        if let Some(text) = at(value, &path).and_then(Value::as_str)
+            && ![format!("{text:?}"), format!("`{text}`")].iter().any(|quoted| reason.contains(quoted))
+        {
+            reason = format!("{text:?}: {reason}");
         }
         FieldError { field: if field == "." { String::new() } else { field }, reason }
     })

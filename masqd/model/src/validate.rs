@@ -340,11 +340,11 @@ impl Report<'_> {
 
     /// An address that a station can have.
     fn station(&mut self, field: &str, address: IpAddr) {
-        if let IpAddr::V6(v6) = address {
-            if let Some(v4) = v6.to_ipv4_mapped() {
-                self.problem(field, format_args!("{address} is an IPv4 address; write it as {v4}"));
-                return;
-            }
+        if let IpAddr::V6(v6) = address
+            && let Some(v4) = v6.to_ipv4_mapped()
+        {
+            self.problem(field, format_args!("{address} is an IPv4 address; write it as {v4}"));
+            return;
         }
         let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
         if address.is_unspecified() || address.is_multicast() || broadcast {

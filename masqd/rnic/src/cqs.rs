@@ -114,10 +114,10 @@ impl CqTable {
     /// before its queue pairs fail, for that is why they do.
     pub fn tell_overruns(&mut self, mut tell: impl FnMut(CqHandle)) {
         for (key, told) in &mut self.overrun {
-            if !std::mem::replace(told, true) {
-                if let Some(e) = self.cqs.get(key.0) {
-                    tell(e.handle);
-                }
+            if !std::mem::replace(told, true)
+                && let Some(e) = self.cqs.get(key.0)
+            {
+                tell(e.handle);
             }
         }
     }

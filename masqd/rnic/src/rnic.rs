@@ -62,10 +62,10 @@ impl Drop for Rnic {
         let (closed, _) = channel();
         self.mailbox = closed;
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            if thread.join().is_err() {
-                tracing::error!("the RNIC's thread has panicked");
-            }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the RNIC's thread has panicked");
         }
     }
 }

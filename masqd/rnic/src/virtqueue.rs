@@ -98,11 +98,11 @@ impl EventQueue {
             return;
         }
         // An error here means that the ring's memory has gone; then nobody waits either.
-        if self.queue.needs_notification(memory.mmap()).unwrap_or(false) {
-            if let Some(call) = &mut self.call {
-                // The only failure is a counter at its limit: then the guest has not taken an earlier interrupt.
-                let _ = call.write(&1u64.to_ne_bytes());
-            }
+        if self.queue.needs_notification(memory.mmap()).unwrap_or(false)
+            && let Some(call) = &mut self.call
+        {
+            // The only failure is a counter at its limit: then the guest has not taken an earlier interrupt.
+            let _ = call.write(&1u64.to_ne_bytes());
         }
     }
 }

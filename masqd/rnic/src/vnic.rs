@@ -221,10 +221,10 @@ impl Slot {
             }
             let first = DIRTY + group * GROUP;
             for_set_bytes(first, first + GROUP, &|at| page.load_u64(at), &mut |at| {
-                if page.swap_u8(at, 0) != Some(0) {
-                    if let Some(Some(qp)) = self.qps.get(at - DIRTY) {
-                        posted(*qp);
-                    }
+                if page.swap_u8(at, 0) != Some(0)
+                    && let Some(Some(qp)) = self.qps.get(at - DIRTY)
+                {
+                    posted(*qp);
                 }
             });
         });

@@ -87,7 +87,7 @@ impl Hostile {
     /// Noise that is likely to get past the first checks: real keys, small counts, known opcodes.
     fn noise(&self, random: &mut TestRng, entry: &mut [u8]) {
         random.fill_bytes(entry);
-        if random.next_u32() % 16 == 0 {
+        if random.next_u32().is_multiple_of(16) {
             return;
         }
         entry[0] = (random.next_u32() % 8) as u8;
@@ -136,7 +136,7 @@ impl Hostile {
             ring.store_release(4, random.next_u32() % 4);
         }
         for _ in 0..32 {
-            let index = if random.next_u32() % 2 == 0 { 0 } else { random.next_u32() % 4032 };
+            let index = if random.next_u32().is_multiple_of(2) { 0 } else { random.next_u32() % 4032 };
             self.guest.mark((random.next_u32() % SLOTS as u32) as u16, index as u16);
         }
     }

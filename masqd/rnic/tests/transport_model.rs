@@ -230,7 +230,7 @@ impl Model {
                 }
             }
             SendOp::Read => {
-                let source = if op.value % 2 == 0 { SHARED } else { SOURCE };
+                let source = if op.value.is_multiple_of(2) { SHARED } else { SOURCE };
                 (work.remote_addr, work.rkey) = (IOVA + target as u64, Rkey(source));
                 let data = self.region(to, source).data[target..target + len].to_vec();
                 place(self.region(from, FETCHED), &work.sges, &data);

@@ -72,7 +72,7 @@ impl QpnBlock {
     pub const fn new(first: u32, len: u32) -> Option<Self> {
         let fits = len >= Self::MIN_LEN
             && len.is_power_of_two()
-            && first % len == 0
+            && first.is_multiple_of(len)
             && first <= WireQpn::MAX
             && len <= WireQpn::MAX + 1 - first;
         if fits { Some(Self { first, len }) } else { None }

@@ -254,7 +254,7 @@ pub fn parse(udp_payload: &[u8]) -> Result<Parsed<'_>, WireError> {
     let bth = BthRepr::parse(bth)?;
     let opcode = bth.opcode;
     let info = opcode.info().ok_or(WireError::UnknownOpcode(opcode))?;
-    if got % 4 != 0 {
+    if !got.is_multiple_of(4) {
         return Err(WireError::Misaligned(got));
     }
     let header_len = Bth::LEN + info.layout.len_bytes();

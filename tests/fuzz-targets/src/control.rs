@@ -245,8 +245,13 @@ impl Run {
         for (qp, connection) in session.connections() {
             let identity = session.identity();
             let directory = &self.guest.directory;
-            let verdict =
-                directory.evaluate(identity.vni, &identity.vnic, connection.local, connection.remote);
+            let verdict = directory.evaluate(
+                identity.vni,
+                &identity.vnic,
+                connection.transport,
+                connection.local,
+                connection.remote,
+            );
             assert!(connection.vni == identity.vni && verdict.is_allowed(), "a connection that is denied");
             let owner = directory.endpoint(&connection.peer).expect("a peer has an endpoint");
             assert!(owner.qpn_blocks.iter().any(|b| b.contains(connection.remote_qpn)));

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use masq_control::store::{Entry, Snapshot};
-use masq_control::{Directory, identity, plan_endpoint};
+use masq_control::{Directory, Own, identity, plan_endpoint};
 use masq_model::{DesiredState, Edit, Host, Key, Kind, MAX_ADDRESSES, MAX_PATHS, Object, Problems, Vnic};
 use masq_policy::rules::Transport;
 
@@ -44,7 +44,7 @@ fn consistent(state: &DesiredState) {
         assert!((1..=MAX_ADDRESSES).contains(&vnic.addresses.len()));
         assert!(vnic.gids().into_iter().all(|g| gids.insert((&vnic.vpc, g))), "a GID is in use twice");
         let vpc = state.vpc(&vnic.vpc).expect("its network exists");
-        let endpoint = plan_endpoint(&directory, &vnic.name, &[], 0);
+        let endpoint = plan_endpoint(&directory, &vnic.name, Own::default());
         assert_eq!(endpoint.is_ok(), vnic.host.is_some(), "what was accepted can be realised: {endpoint:?}");
         if let Ok(endpoint) = endpoint {
             assert_eq!(endpoint.addresses.len(), usize::from(vnic.path_count()));
@@ -90,12 +90,12 @@ fn entries(text: &[u8]) {
         let (key, value) = line.split_at(at);
         let key = String::from_utf8_lossy(key).into_owned();
         let value = value.strip_prefix(b" ").unwrap_or(value).to_vec();
-        if let Ok(parsed) = key.parse::<Key>() {
-            if let Ok(object) = Object::from_entry(&parsed, &value) {
-                assert_eq!(object.key(), parsed);
-                assert_eq!(Object::from_entry(&parsed, &object.to_json()).ok().as_ref(), Some(&object));
-                objects.push(object);
-            }
+        if let Ok(parsed) = key.parse::<Key>()
+            && let Ok(object) = Object::from_entry(&parsed, &value)
+        {
+            assert_eq!(object.key(), parsed);
+            assert_eq!(Object::from_entry(&parsed, &object.to_json()).ok().as_ref(), Some(&object));
+            objects.push(object);
         }
         snapshot.entries.push(Entry { key, value, revision: 1 });
     }
@@ -105,8 +105,8 @@ fn entries(text: &[u8]) {
     let vnics: Vec<String> =
         snapshot.entries.iter().filter_map(|e| e.key.strip_prefix("masq/v1/vnic/").map(Into::into)).collect();
     for vnic in &vnics {
-        let _ = plan_endpoint(&directory, vnic, &[], u32::MAX);
-        if let Ok(identity) = identity(&directory, vnic) {
+        let planned = plan_endpoint(&directory, vnic, Own { start: u32::MAX, ..Own::default() });
+        if let Ok(identity) = planned.and_then(|endpoint| identity(&directory, &endpoint)) {
             for (local, remote) in identity.gids.iter().zip(identity.gids.iter().rev()) {
                 directory.evaluate(identity.vni, vnic, Transport::Ud, *local, *remote);
             }

@@ -155,7 +155,7 @@ impl DriverQueue {
     }
 
     fn index(&self, offset: usize) -> &AtomicU16 {
-        debug_assert!(offset % 2 == 0 && offset + 2 <= self.rings.len());
+        debug_assert!(offset.is_multiple_of(2) && offset + 2 <= self.rings.len());
         // SAFETY: aligned and inside the mapping, which lives as long as self; both sides use it atomically.
         unsafe { AtomicU16::from_ptr(self.rings.as_ptr().add(offset).cast()) }
     }

@@ -78,7 +78,7 @@ impl Mapping {
     /// The range must stay mapped for as long as the value lives, readable, and writable if anything is
     /// stored through it, and `start` must be aligned to 64 bytes. No Rust reference to the range may exist.
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        debug_assert!(start.as_ptr().addr() % 64 == 0);
+        debug_assert!(start.as_ptr().addr().is_multiple_of(64));
         Self { start, len }
     }
 
@@ -92,7 +92,7 @@ impl Mapping {
 
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset % 4 == 0, "word is not aligned");
+        assert!(offset.is_multiple_of(4), "word is not aligned");
         // SAFETY: `at` checked the range, the start is aligned to 64 and the offset to 4, and the range lives as long as self.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }

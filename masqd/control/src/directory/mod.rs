@@ -266,10 +266,10 @@ impl Directory {
             None => self.objects.remove(&key),
         };
         self.presence.change(old.as_ref(), new.as_ref());
-        if let Some(host) = old.as_ref().and_then(host_of) {
-            if let Some(keys) = self.on_host.get_mut(host) {
-                keys.remove(&key);
-            }
+        if let Some(host) = old.as_ref().and_then(host_of)
+            && let Some(keys) = self.on_host.get_mut(host)
+        {
+            keys.remove(&key);
         }
         if let Some(host) = new.as_ref().and_then(host_of) {
             self.on_host.entry(host.into()).or_default().insert(key.clone());
@@ -313,10 +313,10 @@ impl Directory {
             let unrelated = Vnic { qos_policy: b.qos_policy.clone(), quota: b.quota, ..a.clone() };
             unrelated == *b
         };
-        if let (Some(old), Some(new)) = (old, &new) {
-            if same(old, new) {
-                return;
-            }
+        if let (Some(old), Some(new)) = (old, &new)
+            && same(old, new)
+        {
+            return;
         }
         for group in old.into_iter().flat_map(|v| &v.security_groups) {
             if let Some(members) = self.members.get_mut(group) {

@@ -151,10 +151,10 @@ impl Session {
             }
             Err(e) => return Err(e.into()),
         };
-        if let Some(found) = &found {
-            if found.peer.vnic != c.peer || found.remote != c.remote_address {
-                return Err(moved(c, found.remote));
-            }
+        if let Some(found) = &found
+            && (found.peer.vnic != c.peer || found.remote != c.remote_address)
+        {
+            return Err(moved(c, found.remote));
         }
         if let Verdict::Deny(denied) =
             directory.evaluate(c.vni, &identity.vnic, c.transport, c.local, c.remote)

@@ -38,7 +38,7 @@ impl Session {
             )));
         }
         known_bits("feature", r.features, 0)?;
-        if r.status_page % u64::from(PAGE_BYTES) != 0 {
+        if !r.status_page.is_multiple_of(u64::from(PAGE_BYTES)) {
             return Err(malformed("the status page is not aligned"));
         }
         if self.init.is_some() {

@@ -115,10 +115,10 @@ impl Session {
             reap(ctx.into(), Command::DestroyContext { vnic, ctx });
         }
         report.reaped += objects.pds.len();
-        if self.init.take().is_some() {
-            if let Err(e) = rnic.execute(Command::SetStatusPage { vnic, page: None }) {
-                report.failures.push(format!("the status page: {e}"));
-            }
+        if self.init.take().is_some()
+            && let Err(e) = rnic.execute(Command::SetStatusPage { vnic, page: None })
+        {
+            report.failures.push(format!("the status page: {e}"));
         }
         self.usage = Usage::new(self.config.settings.quotas);
         self.gid_table = [Gid::ZERO; super::GID_TABLE];

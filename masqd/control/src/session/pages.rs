@@ -118,7 +118,7 @@ fn read_level(
 }
 
 fn aligned(address: u64, size: u64, what: &str) -> Result<(), Reason> {
-    if address % size != 0 {
+    if !address.is_multiple_of(size) {
         return Err(malformed(format_args!("{what}: address {address:#x} is not aligned to {size} bytes")));
     }
     if address.checked_add(size).is_none() {

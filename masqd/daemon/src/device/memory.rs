@@ -164,7 +164,7 @@ fn map(place: &Place, file: &Arc<File>) -> Result<GuestRegionMmap<()>, MemoryErr
     let gpa = place.gpa;
     let failed = |source: io::Error| MemoryError::Map { gpa, source };
     let page_bytes = page_bytes(file).map_err(failed)?;
-    if (gpa | place.len | place.offset) % page_bytes != 0 {
+    if !(gpa | place.len | place.offset).is_multiple_of(page_bytes) {
         return Err(MemoryError::Unaligned { gpa, page_bytes });
     }
     // Only memfds have seals at all; any other file is refused by the call.

@@ -162,10 +162,10 @@ impl Guest {
             if let Kick::Eventfd(old) = &old {
                 let _ = self.poller.remove(old);
             }
-            if let Kick::Eventfd(new) = &vring.kick {
-                if let Err(e) = self.poller.add(new, Source::Kick(index)) {
-                    warn!(vnic = %self.name, queue = index, "cannot wait for kicks: {e}");
-                }
+            if let Kick::Eventfd(new) = &vring.kick
+                && let Err(e) = self.poller.add(new, Source::Kick(index))
+            {
+                warn!(vnic = %self.name, queue = index, "cannot wait for kicks: {e}");
             }
             // A kick may have gone to the old descriptor.
             self.kicked(index);

@@ -115,10 +115,10 @@ impl Shared {
             return Ok(Committed::No(self.file.revision()?));
         };
         history.batches.push_back(Batch { changes: transaction.changes, revision });
-        if history.batches.len() > history.most {
-            if let Some(oldest) = history.batches.pop_front() {
-                history.since = oldest.revision;
-            }
+        if history.batches.len() > history.most
+            && let Some(oldest) = history.batches.pop_front()
+        {
+            history.since = oldest.revision;
         }
         self.newest.send_replace(revision);
         Ok(Committed::Yes(revision))

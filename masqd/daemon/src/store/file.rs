@@ -136,10 +136,10 @@ impl StoreFile {
         // Another thread may have met a failure in between.
         let outcome = open.as_ref().map_or_else(|| Err(wrong(redb::Error::PreviousIo)), work);
         drop(open);
-        if let Err(e) = &outcome {
-            if matches!(**e, redb::Error::Io(_) | redb::Error::PreviousIo) {
-                *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
-            }
+        if let Err(e) = &outcome
+            && matches!(**e, redb::Error::Io(_) | redb::Error::PreviousIo)
+        {
+            *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
         outcome
     }

@@ -107,13 +107,10 @@ impl Engine {
     fn attach_address(&mut self, address: IpAddr) -> Result<crate::udp::LocalId, DriverError> {
         let known = self.edge.find(address).is_some();
         let id = self.edge.attach(address)?;
-        if !known {
-            if let Some(fd) = self.edge.receiving(id) {
-                self.poller.add(fd, Token::Receive(id)).map_err(|source| DriverError::Os {
-                    what: format!("cannot wait for {address}"),
-                    source,
-                })?;
-            }
+        if !known && let Some(fd) = self.edge.receiving(id) {
+            self.poller
+                .add(fd, Token::Receive(id))
+                .map_err(|source| DriverError::Os { what: format!("cannot wait for {address}"), source })?;
         }
         Ok(id)
     }
@@ -442,12 +439,12 @@ impl Engine {
         if let Some(local) = path.local() {
             self.world.wire.remove(&(local, qp.io.wire_qpn));
         }
-        if let Some(remote) = path.remote_qp() {
-            if let Some(all) = self.world.remotes.get_mut(&remote) {
-                all.retain(|k| *k != key);
-                if all.is_empty() {
-                    self.world.remotes.remove(&remote);
-                }
+        if let Some(remote) = path.remote_qp()
+            && let Some(all) = self.world.remotes.get_mut(&remote)
+        {
+            all.retain(|k| *k != key);
+            if all.is_empty() {
+                self.world.remotes.remove(&remote);
             }
         }
         if let Path::Remote { route, .. } = path {

@@ -49,10 +49,10 @@ impl World {
 
     /// Notes that a queue pair has something to send for which there is no room.
     fn park(&mut self, key: QpKey) {
-        if let Some(qp) = self.qps.get_mut(key) {
-            if !std::mem::replace(&mut qp.parked, true) {
-                self.schedule.parked.push(key);
-            }
+        if let Some(qp) = self.qps.get_mut(key)
+            && !std::mem::replace(&mut qp.parked, true)
+        {
+            self.schedule.parked.push(key);
         }
     }
 

@@ -170,10 +170,10 @@ impl Engine {
     }
 
     fn run_vnic(&mut self, vnic_key: usize, largest_weight: i64) -> Turn {
-        if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
-            if !std::mem::take(&mut vnic.interrupted) {
-                vnic.deficit += (QUANTUM_BYTES * i64::from(vnic.shaping.weight) / largest_weight).max(1);
-            }
+        if let Some(vnic) = self.world.vnics.get_mut(vnic_key)
+            && !std::mem::take(&mut vnic.interrupted)
+        {
+            vnic.deficit += (QUANTUM_BYTES * i64::from(vnic.shaping.weight) / largest_weight).max(1);
         }
         while let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
             if vnic.deficit <= 0 {

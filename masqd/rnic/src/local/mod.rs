@@ -607,10 +607,10 @@ fn succeed(world: &mut World, key: QpKey, len: u32) {
     let attributes = qp.rc.attributes();
     (qp.initiator.left, qp.initiator.rnr_left) = (attributes.retry_cnt, attributes.rnr_retry);
     (qp.initiator.judged, qp.initiator.done) = (None, 0);
-    if std::mem::replace(&mut qp.io.drained_early, false) {
-        if let Some(vnic) = world.vnics.get(qp.io.vnic) {
-            world.sink.event(Event::SqDrained { vnic: vnic.id, qp: qp.io.handle });
-        }
+    if std::mem::replace(&mut qp.io.drained_early, false)
+        && let Some(vnic) = world.vnics.get(qp.io.vnic)
+    {
+        world.sink.event(Event::SqDrained { vnic: vnic.id, qp: qp.io.handle });
     }
 }
 

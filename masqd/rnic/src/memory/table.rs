@@ -107,7 +107,9 @@ impl GuestMemory {
 
     /// Fails with the first page of a list of ring or doorbell pages that is not memory.
     pub fn check_pages(&self, pages: &[u64]) -> Result<(), DriverError> {
-        let good = |page: u64| page % PAGE_BYTES == 0 && self.span(Gpa(page), PAGE_BYTES as usize).is_some();
+        let good = |page: u64| {
+            page.is_multiple_of(PAGE_BYTES) && self.span(Gpa(page), PAGE_BYTES as usize).is_some()
+        };
         match pages.iter().find(|p| !good(**p)) {
             Some(bad) => Err(DriverError::BadAddress(*bad)),
             None => Ok(()),

@@ -119,7 +119,7 @@ impl Request {
 
     /// Whether the answer to the READ request that `index` belongs to ends there.
     pub(super) fn ends_read_piece(&self, index: u32, read_packets: u32) -> bool {
-        index + 1 == self.packets || (index + 1) % read_packets == 0
+        index + 1 == self.packets || (index + 1).is_multiple_of(read_packets)
     }
 
     /// Bytes of the message at place `index`, in one packet.

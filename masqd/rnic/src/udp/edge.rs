@@ -190,10 +190,10 @@ impl Edge {
     /// Closes a way.
     pub fn close_route(&mut self, route: &Route) {
         // A route that fell back to port 4791 opened nothing.
-        if route.source_port == route.opened {
-            if let Some(port) = self.ports.get_mut(&route.local) {
-                port.sockets.close_source(route.opened);
-            }
+        if route.source_port == route.opened
+            && let Some(port) = self.ports.get_mut(&route.local)
+        {
+            port.sockets.close_source(route.opened);
         }
     }
 

@@ -79,7 +79,8 @@ pub fn write_latency_us(pair: &Pair, run: Duration) -> f64 {
         for (qp, to) in [(&c.a, &at_b), (&c.b, &at_a)] {
             let write = SendRequest { flags: 0, ..wr::rdma(SEND_OP_RDMA_WRITE, rounds, to, 0) };
             // A completion now and then frees the ring.
-            let write = if rounds % 64 == 0 { SendRequest { flags: SEND_SIGNALED, ..write } } else { write };
+            let write =
+                if rounds.is_multiple_of(64) { SendRequest { flags: SEND_SIGNALED, ..write } } else { write };
             qp.post_inline(&write, &[ball, ball]).expect("there is room");
             while to.load_u8(1) != ball {
                 std::thread::yield_now();
@@ -98,10 +99,10 @@ pub fn messages_per_sec(pair: &Pair, run: Duration) -> f64 {
     let there = pair.b.buffer(64);
     let mut posted = 0u64;
     let start = Instant::now();
-    while start.elapsed() < run || posted % SIGNAL_EVERY != 0 {
-        while c.a.send_room() > 0 && (start.elapsed() < run || posted % SIGNAL_EVERY != 0) {
+    while start.elapsed() < run || !posted.is_multiple_of(SIGNAL_EVERY) {
+        while c.a.send_room() > 0 && (start.elapsed() < run || !posted.is_multiple_of(SIGNAL_EVERY)) {
             posted += 1;
-            let flags = if posted % SIGNAL_EVERY == 0 { SEND_SIGNALED } else { 0 };
+            let flags = if posted.is_multiple_of(SIGNAL_EVERY) { SEND_SIGNALED } else { 0 };
             let write = SendRequest { flags, ..wr::rdma(SEND_OP_RDMA_WRITE, posted, &there, 0) };
             c.a.post_inline(&write, &posted.to_le_bytes()).expect("there is room");
         }
