@@ -14,12 +14,42 @@ use crate::world::{Res, World};
 /// The times of each verb.
 pub type Times = BTreeMap<&'static str, Samples>;
 
-/// What a command that does nothing takes.
+/// A command that does nothing takes what the channel takes.
 const NOTHING: &str = "nothing";
 
-/// Microseconds of each verb, one right after the other: `rounds` lives of a context with a region, a queue and a connected queue
-/// pair. The guest of vNIC 2 is the peer.
+/// Microseconds of each verb, one right after the other, with what the RNIC takes of it. The world, and whoever calls, are on
+/// one CPU.
 pub fn measure(world: &World, rounds: u32) -> Res<Vec<Record>> {
+    let mut times = lives(world, rounds)?;
+    large_regions(&Verbs::new(world.guest(1)?), rounds, &mut times)?;
+    let mut in_rnic = driver::times(rounds)?;
+    let mut records = Vec::new();
+    for (verb, times) in &times {
+        records.extend(told(verb, times, "one CPU"));
+        if let Some(rnic) = in_rnic.remove(verb) {
+            let record =
+                Record::new(format!("rnic_{verb}"), "driver call, one CPU, p50", rnic.median(), "us");
+            records.push(record.beside("the verb", times.median()));
+        }
+    }
+    Ok(records)
+}
+
+/// The same where threads run wherever the scheduler puts them.
+pub fn wherever(world: &World, rounds: u32) -> Res<Vec<Record>> {
+    let times = lives(world, rounds)?;
+    Ok(times.iter().flat_map(|(verb, times)| told(verb, times, "any CPU")).collect())
+}
+
+fn told(verb: &str, times: &Samples, scope: &str) -> [Record; 2] {
+    [("p50", 50.0), ("p99", 99.0)].map(|(which, percent)| {
+        let scope = format!("{scope}, {which}, n={}", times.len());
+        Record::new(format!("verb_{verb}"), scope, times.percentile(percent), "us")
+    })
+}
+
+/// Lives of a context with a region, a queue and a connected queue pair. The guest of vNIC 2 is the peer.
+fn lives(world: &World, rounds: u32) -> Res<Times> {
     let [verbs, peer] = [1, 2].map(|n| world.guest(n).map(Verbs::new));
     let (verbs, peer) = (verbs?, peer?);
     let theirs = peer.create_qp(peer.open()?)?;
@@ -27,21 +57,7 @@ pub fn measure(world: &World, rounds: u32) -> Res<Vec<Record>> {
     for _ in 0..rounds {
         life(&verbs, World::address(2), theirs.qpn, &mut times)?;
     }
-    large_regions(&verbs, rounds, &mut times)?;
-    let mut in_rnic = driver::times(rounds)?;
-    let nothing = times[NOTHING].median();
-    let mut records = Vec::new();
-    for (verb, times) in &times {
-        let name = format!("verb_{verb}");
-        let p50 = Record::new(&name, format!("one host, p50, n={}", times.len()), times.median(), "us");
-        records.push(p50.beside("the channel (a command that does nothing)", nothing));
-        records.push(Record::new(&name, "one host, p99", times.percentile(99.0), "us"));
-        if let Some(rnic) = in_rnic.remove(verb) {
-            let record = Record::new(format!("rnic_{verb}"), "driver call alone, p50", rnic.median(), "us");
-            records.push(record.beside("the verb", times.median()));
-        }
-    }
-    Ok(records)
+    Ok(times)
 }
 
 macro_rules! time {

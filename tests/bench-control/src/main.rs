@@ -6,6 +6,7 @@ mod driver;
 mod flow;
 mod latency;
 mod objects;
+mod placement;
 mod rates;
 mod record;
 mod reevaluation;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 
+use placement::on_one_cpu;
 use record::Record;
 use world::{Res, World};
 
@@ -97,8 +99,13 @@ fn measure(part: Part, args: &Args) -> Res<Vec<Record>> {
     match part {
         Part::Pure => Ok(pure(quick(2000, 50))),
         Part::Verbs => {
+            let rounds = quick(2000, 50);
+            let mut records = on_one_cpu(|| {
+                let world = World::start(&args.programs, 1, &[1, 1])?;
+                latency::measure(&world, rounds)
+            })?;
             let world = World::start(&args.programs, 1, &[1; setup::GUESTS as usize])?;
-            let mut records = latency::measure(&world, quick(2000, 50))?;
+            records.extend(latency::wherever(&world, rounds)?);
             let run = seconds(3.0, 0.3);
             records.extend(setup::throughput(&world, "17 vNICs", run)?);
             let crowd = quick(50_000, 5000);
@@ -106,7 +113,9 @@ fn measure(part: Part, args: &Args) -> Res<Vec<Record>> {
             records.extend(setup::throughput(&world, &format!("{crowd} more vNICs"), run)?);
             Ok(records)
         }
-        Part::Setup => setup::overhead(&args.programs, &args.bypass_programs, quick(5, 1), quick(80, 10)),
+        Part::Setup => {
+            on_one_cpu(|| setup::overhead(&args.programs, &args.bypass_programs, quick(5, 1), quick(80, 10)))
+        }
         Part::Revocation => {
             let rounds = [(1, quick(200, 5)), (100, quick(100, 3)), (10_000, quick(5, 1))];
             revocation::measure(&args.programs, revocation::Effort { rounds, memory_runs: quick(2, 1) })

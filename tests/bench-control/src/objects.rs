@@ -94,7 +94,7 @@ pub fn rule(group: &str, name: &str, direction: Direction, action: Action) -> Se
 /// name prefixes of five lengths, half of them in the network (these allow), half elsewhere (these deny); one fifth name a group.
 pub fn rules(count: u32) -> Vec<SecurityGroupRule> {
     let make = |i: u32| {
-        let direction = if i % 2 == 0 { Direction::Ingress } else { Direction::Egress };
+        let direction = if i.is_multiple_of(2) { Direction::Ingress } else { Direction::Egress };
         let mut r = rule(SERVERS, &format!("r{i}"), direction, Action::Allow);
         r.priority = 100 + i;
         let prefix = |base: u32, len: u8| masq_model::IpNet::new(Ipv4Addr::from(base).into(), len).ok();

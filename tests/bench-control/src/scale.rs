@@ -15,7 +15,7 @@ const BAR: f64 = 3.0;
 
 fn member(n: u32, flip: bool) -> Vnic {
     let groups: &[&str] = if flip { &[CLIENTS, FEW] } else { &[CLIENTS] };
-    vnic(format!("vnic-{n}"), n, Some(if n % 2 == 0 { "h1" } else { "h2" }), groups)
+    vnic(format!("vnic-{n}"), n, Some(if n.is_multiple_of(2) { "h1" } else { "h2" }), groups)
 }
 
 /// The desired state.

@@ -51,8 +51,8 @@ impl Connector {
     }
 }
 
-/// The time of a set-up with policy beside that without, under few and many rules. Both masqds start anew `lives` times: where
-/// the threads of a process have come to lie matters.
+/// The time of a set-up with policy beside that without, under few and many rules. Both masqds start anew `lives`
+/// times, as one start differs from another.
 pub fn overhead(programs: &Path, bypass: &Path, lives: u32, turns: u32) -> Res<Vec<Record>> {
     let mut samples: [[Samples; 2]; 2] = Default::default();
     for _ in 0..lives {
@@ -78,7 +78,7 @@ pub fn overhead(programs: &Path, bypass: &Path, lives: u32, turns: u32) -> Res<V
             let name = format!("setup_{count}_rules");
             let record = Record::new(
                 name,
-                format!("one host, {scope}, n={}", ours.len()),
+                format!("one CPU, {scope}, n={}", ours.len()),
                 ours.percentile(percent),
                 "us",
             );
