@@ -121,6 +121,8 @@ impl World {
                 .get_or_insert_with(|| directory(&WORLD.replace("10.77.0.1", &engine::addresses().0)))
                 .clone()
         });
+        let endpoint = host.directory.read().endpoint("blue-1").expect("the world has realised it").clone();
+        host.published.insert(endpoint);
         World { host: Arc::new(host), rnic }
     }
 }
