@@ -109,7 +109,10 @@ impl Watch for FlakyWatch {
         Box::pin(async move {
             loop {
                 self.store.asked()?;
-                if let Ok(batch) = tokio::time::timeout(Duration::from_millis(5), self.watch.next()).await {
+                let next = tokio::time::timeout(Duration::from_millis(5), self.watch.next()).await;
+                // It may have gone away meanwhile, before what came.
+                self.store.asked()?;
+                if let Ok(batch) = next {
                     return batch;
                 }
             }
