@@ -325,6 +325,14 @@ impl Reason {
         }
     }
 
+    /// The rules that forbid it, as `<group>/<rule>` with commas between them; empty when no rule does.
+    pub fn rules(&self) -> String {
+        match self {
+            Reason::Denied(denied) => denied.rules().join(","),
+            _ => String::new(),
+        }
+    }
+
     /// The label by which it is counted.
     pub fn label(&self) -> &'static str {
         LABELS[self.index()]

@@ -146,6 +146,28 @@ impl Flow {
     pub fn is_allowed(&self) -> bool {
         self.egress.action == Action::Allow && self.ingress.action == Action::Allow
     }
+
+    /// What forbids it, the sender's side first.
+    fn forbidden_by(&self) -> Option<&By> {
+        let forbidding = [&self.egress, &self.ingress].into_iter().find(|d| d.action == Action::Deny);
+        forbidding.map(|d| &d.by)
+    }
+}
+
+impl Denied {
+    /// The rules that forbid it, as `<group>/<rule>`; none when nothing but the lack of one does.
+    pub fn rules(&self) -> Vec<String> {
+        let mut rules = Vec::new();
+        for by in [&self.outbound, &self.inbound].into_iter().filter_map(Flow::forbidden_by) {
+            if let By::Rule { group, rule } = by {
+                let name = format!("{group}/{rule}");
+                if !rules.contains(&name) {
+                    rules.push(name);
+                }
+            }
+        }
+        rules
+    }
 }
 
 /// What the groups of one end say.

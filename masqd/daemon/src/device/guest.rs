@@ -276,6 +276,7 @@ impl Guest {
                 peer = %c.peer,
                 errno = %revoked.reason.errno(),
                 reason = revoked.reason.label(),
+                rule = revoked.reason.rules(),
                 "connection of QP {:#08x} to QP {:#08x} at {} revoked: {}",
                 c.local_qpn.get(),
                 c.remote_qpn.get(),
@@ -476,6 +477,7 @@ fn log_refusal(vpc: &str, vnic: &str, refusal: &Refusal) {
         peer,
         errno = %refusal.errno(),
         reason = refusal.reason.label(),
+        rule = refusal.reason.rules(),
         "{refusal}"
     );
 }
