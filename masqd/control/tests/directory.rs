@@ -148,6 +148,37 @@ fn changes_touch_what_they_can_change() {
 }
 
 #[test]
+fn many_rules_about_the_same_ends_touch_no_more_than_one() {
+    let rules = |n: u32| {
+        let rule = |i: u32| {
+            let json = format!(
+                r#"{{"name":"r{i}","security_group":"blue","direction":"egress","remote_group":"blue","action":"deny"}}"#
+            );
+            put(&format!("masq/v1/security_group_rule/blue/r{i}"), json)
+        };
+        (0..n).map(rule).collect::<Vec<_>>()
+    };
+    let one = directory(WORLD).apply(&batch(2, rules(1))).touched;
+    assert!(covers(&one, "192.168.0.1", "192.168.0.2"));
+    assert_eq!(directory(WORLD).apply(&batch(2, rules(50))).touched, one);
+}
+
+#[test]
+fn a_rule_touches_members_of_whatever_place_in_its_batch() {
+    let mut d = directory(WORLD);
+    let mut joins = d.vnic("blue-9").unwrap().clone();
+    joins.security_groups = vec!["blue".into()];
+    let joins = put("masq/v1/vnic/blue-9", Object::Vnic(joins).to_json());
+    let first = rule("egress", "192.168.0.2/32", "deny");
+    let second = rule("egress", "192.168.0.7/32", "deny");
+    let touched = d.apply(&batch(2, vec![first, joins, second])).touched;
+    assert!(covers(&touched, "192.168.9.9", "192.168.0.7"), "it was no member before");
+    let touched = d.apply(&batch(3, vec![Change::Delete { key: MORE.into() }])).touched;
+    assert!(covers(&touched, "192.168.9.9", "192.168.0.7"));
+    assert!(!covers(&touched, "192.168.9.9", "192.168.0.8"));
+}
+
+#[test]
 fn a_rule_that_cannot_be_read_denies_its_group() {
     let mut d = directory(WORLD);
     let bad = |d: &mut Directory, revision, key: &str, value: &str| {

@@ -102,7 +102,10 @@ impl Touched {
 
     /// Adds the connections between two sets of addresses (a rule about them changed).
     pub fn add_between(&mut self, between: Between) {
-        self.between.push(between);
+        // The rules of a group are often about the same ends, and come one after another.
+        if self.between.last() != Some(&between) {
+            self.between.push(between);
+        }
     }
 
     /// Adds the connections to and from an address (its endpoint changed).

@@ -42,7 +42,7 @@ impl Directory {
         }
     }
 
-    fn touch_rule(&self, rule: &SecurityGroupRule, touched: &mut Touched) {
+    fn touch_rule(&mut self, rule: &SecurityGroupRule, touched: &mut Touched) {
         let other = match (&rule.remote_prefix, &rule.remote_group) {
             (Some(net), _) => Addresses::Prefix(*net),
             (None, Some(group)) => self.members_of(group),
@@ -52,30 +52,35 @@ impl Directory {
     }
 
     /// Everything about a group may have changed.
-    pub(super) fn touch_members(&self, group: &str, touched: &mut Touched) {
+    pub(super) fn touch_members(&mut self, group: &str, touched: &mut Touched) {
         self.touch_between(group, Addresses::Any, None, touched);
     }
 
     fn touch_between(
-        &self,
+        &mut self,
         group: &str,
         other: Addresses,
         transport: Option<rules::Transport>,
         touched: &mut Touched,
     ) {
-        let vpc = self.security_group(group).and_then(|g| self.vpc(&g.vpc));
-        match vpc {
-            Some(vpc) => {
-                touched.add_between(Between { vni: vpc.vni, one: self.members_of(group), other, transport });
+        let vni = self.security_group(group).and_then(|g| self.vpc(&g.vpc)).map(|vpc| vpc.vni);
+        match vni {
+            Some(vni) => {
+                touched.add_between(Between { vni, one: self.members_of(group), other, transport });
             }
             // The group is not known, or not any more; its members are.
             None => self.member_claims(group).for_each(|(vni, gid)| touched.add_address(vni, gid)),
         }
     }
 
-    /// The addresses of a group's members.
-    fn members_of(&self, group: &str) -> Addresses {
-        Addresses::These(Arc::new(self.member_claims(group).map(|(_, gid)| gid).collect::<HashSet<Gid>>()))
+    /// The addresses of a group's members: one set for all rules of a batch, since groups and batches may be large.
+    fn members_of(&mut self, group: &str) -> Addresses {
+        if let Some(gids) = self.member_sets.get(group) {
+            return Addresses::These(gids.clone());
+        }
+        let gids: Arc<HashSet<Gid>> = Arc::new(self.member_claims(group).map(|(_, gid)| gid).collect());
+        self.member_sets.insert(group.into(), gids.clone());
+        Addresses::These(gids)
     }
 
     fn member_claims(&self, group: &str) -> impl Iterator<Item = (Vni, Gid)> {

@@ -41,6 +41,8 @@ pub struct Directory {
     /// The groups of each vNIC whose network exists.
     groups_of: HashMap<String, Arc<[Arc<str>]>>,
     members: HashMap<String, BTreeSet<String>>,
+    /// The addresses of groups' members, as far as the change that is being taken over has asked for them.
+    member_sets: HashMap<String, Arc<HashSet<Gid>>>,
     groups: Groups,
     presence: Presence,
     /// vNICs and endpoints by host.
@@ -252,6 +254,7 @@ impl Directory {
             desired |= key.kind().is_desired();
             self.set(key, new, &mut delta.touched);
         }
+        self.member_sets.clear();
         self.revision = revision;
         if desired {
             self.desired_revision = revision;
@@ -318,6 +321,7 @@ impl Directory {
         {
             return;
         }
+        self.member_sets.clear();
         for group in old.into_iter().flat_map(|v| &v.security_groups) {
             if let Some(members) = self.members.get_mut(group) {
                 members.remove(name);
@@ -353,6 +357,7 @@ impl Directory {
             touched.add_address(*vni, gid.gid());
         }
         self.addresses.set(name, claims);
+        self.member_sets.clear();
     }
 }
 
