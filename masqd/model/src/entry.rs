@@ -106,6 +106,10 @@ impl Object {
 }
 
 fn parse<'a, T: serde::Deserialize<'a>>(value: &'a Value) -> Result<T, FieldError> {
+    // Serde would take a list of a struct's fields for it, in the order in which they are declared.
+    if !value.is_object() {
+        return Err(FieldError { field: String::new(), reason: "it is not a JSON object".into() });
+    }
     serde_path_to_error::deserialize(value).map_err(|e| {
         let (path, mut reason) = (e.path().clone(), e.inner().to_string());
         let field = path.to_string();

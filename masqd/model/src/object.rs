@@ -59,7 +59,7 @@ pub struct ClassRate {
     /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; twenty milliseconds' worth and
     /// 524288 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
+    #[schema(minimum = 131_072, maximum = 8_589_934_592u64)]
     pub burst_bits: Option<u64>,
 }
 
@@ -173,7 +173,7 @@ pub struct QosPolicy {
     /// How much may be sent at once after a pause, in bits, 131072 to 8589934592; twenty milliseconds' worth and
     /// 524288 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 72_000, maximum = 1_000_000_000_000u64)]
+    #[schema(minimum = 131_072, maximum = 8_589_934_592u64)]
     pub burst_bits: Option<u64>,
     /// Share of the host's RNIC among vNICs of the same class that all have something to send, 1 to 256.
     #[serde(default = "default_weight")]

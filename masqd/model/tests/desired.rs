@@ -600,6 +600,17 @@ fn lists_are_bounded() {
 }
 
 #[test]
+fn a_list_of_fields_is_no_object() {
+    let list = serde_json::json!(["blue", 100]);
+    let e = Object::from_value(Kind::Vpc, list).unwrap_err();
+    assert_eq!((e.field.as_str(), e.reason.as_str()), ("", "it is not a JSON object"));
+    let Err(Problems::Content(problems)) = DesiredState::from_json(r#"{"vpc": [["blue", 100]]}"#) else {
+        panic!("it was taken for an object")
+    };
+    assert_eq!(problems[0].to_string(), "vpc number 1: it is not a JSON object");
+}
+
+#[test]
 fn objects_come_back_from_the_store() {
     let state = good();
     let objects = state.objects();
