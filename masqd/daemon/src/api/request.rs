@@ -117,13 +117,13 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Refused>
         if value == "*" {
             return Ok(Some(Tags::Any));
         }
-        // Empty elements of lists do not count (RFC 9110 §5.6.1).
+        // Empty elements of lists do not count (RFC 9110 §5.6.1); what has no others matches nothing.
         for tag in value.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
             let tag = tag.strip_prefix('"').and_then(|t| t.strip_suffix('"')).ok_or_else(wrong)?;
             tags.push(tag.to_owned());
         }
     }
-    Ok((!tags.is_empty()).then_some(Tags::These(tags)))
+    Ok(headers.contains_key(name).then_some(Tags::These(tags)))
 }
 
 /// How long a write waits until it is realised.
@@ -196,7 +196,11 @@ mod tests {
         assert!(!holds(&[(&IF_MATCH, "\"07\"")], Some(7)));
         assert!(holds(&[(&IF_NONE_MATCH, "*")], None) && !holds(&[(&IF_NONE_MATCH, "*")], Some(7)));
         assert!(holds(&[(&IF_NONE_MATCH, "\"6\"")], Some(7)));
-        assert!(holds(&[(&IF_MATCH, ""), (&IF_NONE_MATCH, " ,")], Some(7)), "empty lists are none");
+        assert!(
+            !holds(&[(&IF_MATCH, "")], Some(7)) && !holds(&[(&IF_MATCH, " ,")], Some(7)),
+            "it names no tag"
+        );
+        assert!(holds(&[(&IF_NONE_MATCH, " ,")], Some(7)));
         for bad in ["7", "W/\"7\"", "\"7", "7\"", "*, \"7\""] {
             assert!(conditions(&[(&IF_MATCH, bad)]).is_err(), "{bad}");
         }
