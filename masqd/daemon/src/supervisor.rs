@@ -378,8 +378,10 @@ impl Devices {
             devices.iter().map(|(name, running)| (name.clone(), ask(running))).collect()
         };
         let mut reports = BTreeMap::new();
+        // One for all of them: those that are stuck do not add up.
+        let deadline = tokio::time::Instant::now() + REPORT_PATIENCE;
         for (name, answer) in asked {
-            let report = tokio::time::timeout(REPORT_PATIENCE, answer).await;
+            let report = tokio::time::timeout_at(deadline, answer).await;
             reports.insert(name, report.ok().and_then(Result::ok));
         }
         let directory = host.directory.read();
