@@ -138,6 +138,44 @@ fn an_object_concerns_the_hosts_of_its_network() {
 }
 
 #[test]
+fn a_host_that_has_not_let_a_vnic_go_is_concerned_by_the_rules_of_its_network() {
+    let mut world = World::new();
+    world.endpoint(11, "b1", 1, "h3", &[]);
+    assert_eq!(world.waiting(Kind::SecurityGroupRule, "db/in"), ["h1", "h2", "h3"]);
+    let gone = Change::Delete { key: "masq/v1/endpoint/b1".into() };
+    world.0.apply(&Batch { changes: vec![gone], revision: 12 });
+    assert_eq!(world.waiting(Kind::SecurityGroupRule, "db/in"), ["h1", "h2"]);
+}
+
+#[test]
+fn a_pair_of_addresses_that_rules_about_prefixes_leave_open_is_told() {
+    let mut world = World::new();
+    for (n, (vnic, host)) in [("b1", "h1"), ("b2", "h2")].into_iter().enumerate() {
+        world.endpoint(11 + n as u64, vnic, 1, host, &[]);
+    }
+    let Object::SecurityGroupRule(mut rule) = world.0.get(Kind::SecurityGroupRule, "db/in").unwrap().clone()
+    else {
+        panic!()
+    };
+    let mut deny = |revision, name: &str, net: &str| {
+        (rule.name, rule.remote_group, rule.priority) = (name.into(), None, 1);
+        rule.remote_prefix = Some(net.parse().unwrap());
+        rule.action = masq_model::Action::Deny;
+        world.put(revision, [Object::SecurityGroupRule(rule.clone())]);
+        world.explain("b1", "b2", None).unwrap()
+    };
+    let told = deny(20, "no-v4", "0.0.0.0/0");
+    assert!(told.allowed && !told.from.address.ip().is_ipv4(), "{told:?}");
+    assert!(
+        told.summary.contains("between 192.168.0.1 and 192.168.0.2 no traffic is allowed"),
+        "{}",
+        told.summary
+    );
+    let told = deny(21, "no-v6", "::/0");
+    assert!(!told.allowed && told.from.address.ip().is_ipv4(), "{told:?}");
+}
+
+#[test]
 fn what_a_host_could_not_do_is_not_realised_however_far_it_has_come() {
     let mut world = World::new();
     let problems = |world: &mut World, problems: &[&str]| {

@@ -1,5 +1,7 @@
 //! Publishes the endpoints of this host's vNICs, and withdraws those of vNICs that it has no more.
 
+use std::collections::BTreeSet;
+
 use masq_control::store::{Change, Committed, Guard, Snapshot, Store, StoreError, Transaction};
 use masq_control::{Directory, Own, PlanError, plan_endpoint};
 use masq_model::{Endpoint, Key, Kind, Object, PREFIX};
@@ -33,8 +35,9 @@ impl Realiser {
         Realiser { host: host.into(), claim: Claim::new(host, id) }
     }
 
-    /// Whether what `directory` shows is not what this host wants to be published.
-    pub fn is_due(&self, directory: &Directory, shared: &Host) -> bool {
+    /// Whether what `directory` shows is not what this host wants to be published. The endpoints of vNICs whose devices are
+    /// `leaving` stay until those have left.
+    pub fn is_due(&self, directory: &Directory, shared: &Host, leaving: &BTreeSet<String>) -> bool {
         let differs = |vnic: &str| match self.wish(directory, shared, vnic, 0) {
             Ok(wish) => {
                 shared.published.of(vnic).as_ref() != Some(&wish) || directory.endpoint(vnic) != Some(&wish)
@@ -42,7 +45,7 @@ impl Realiser {
             Err(_) => false,
         };
         directory.vnics_of_host(&self.host).any(|v| differs(&v.name))
-            || directory.endpoints_of_host(&self.host).any(|e| !self.wants(directory, &e.vnic))
+            || directory.endpoints_of_host(&self.host).any(|e| !self.keeps(directory, &e.vnic, leaving))
     }
 
     /// What this host wants to be published of a vNIC.
@@ -57,19 +60,25 @@ impl Realiser {
         plan_endpoint(directory, vnic, Own { taken: &taken, last: last.as_ref(), start })
     }
 
-    fn wants(&self, directory: &Directory, vnic: &str) -> bool {
-        directory.vnic(vnic).is_some_and(|v| v.is_on(&self.host))
-            && plan_endpoint(directory, vnic, Own::default()).is_ok()
+    fn keeps(&self, directory: &Directory, vnic: &str, leaving: &BTreeSet<String>) -> bool {
+        let wanted = directory.vnic(vnic).is_some_and(|v| v.is_on(&self.host))
+            && plan_endpoint(directory, vnic, Own::default()).is_ok();
+        wanted || leaving.contains(vnic)
     }
 
     /// Writes what is due.
-    pub async fn realise(&self, store: &dyn Store, shared: &Host) -> Result<Realised, StoreError> {
+    pub async fn realise(
+        &self,
+        store: &dyn Store,
+        shared: &Host,
+        leaving: &BTreeSet<String>,
+    ) -> Result<Realised, StoreError> {
         for _ in 0..ATTEMPTS {
             let claim = self.claim.guard(store).await?;
             let snapshot = store.list(PREFIX).await?;
             let start =
                 getrandom::u32().map_err(|e| StoreError::Failed(format!("no random numbers: {e}")))?;
-            let plan = self.plan(&snapshot, shared, start);
+            let plan = self.plan(&snapshot, shared, leaving, start);
             let mut all = true;
             for (guards, changes) in
                 plan.guards.chunks(PER_TRANSACTION).zip(plan.changes.chunks(PER_TRANSACTION))
@@ -105,7 +114,7 @@ impl Realiser {
     }
 
     /// New blocks are looked for from `start` on.
-    fn plan(&self, snapshot: &Snapshot, shared: &Host, start: u32) -> Plan {
+    fn plan(&self, snapshot: &Snapshot, shared: &Host, leaving: &BTreeSet<String>, start: u32) -> Plan {
         let (mut draft, _) = Directory::from_snapshot(snapshot);
         let mut plan = Plan::default();
         let vnics: Vec<String> = draft.vnics_of_host(&self.host).map(|v| v.name.clone()).collect();
@@ -132,7 +141,7 @@ impl Realiser {
         }
         let left: Vec<String> = draft
             .endpoints_of_host(&self.host)
-            .filter(|e| !self.wants(&draft, &e.vnic))
+            .filter(|e| !self.keeps(&draft, &e.vnic, leaving))
             .map(|e| Key::new(Kind::Endpoint, &e.vnic).to_string())
             .collect();
         for key in left {

@@ -10,7 +10,7 @@ use masq_control::store::Store;
 use masq_control::{Identity, Link, Settings};
 use masq_driver::{Command, Limits};
 use masq_model::api::{LinkStatus, VnicState, VnicStatus};
-use masq_model::{ClassRate, HostState, Object, Vnic};
+use masq_model::{ClassRate, HostState, Key, Object, Vnic};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
@@ -31,6 +31,7 @@ const DEVICES: &str = "devices";
 const PUBLISHING: &str = "publishing";
 const ALIASES: &str = "aliases";
 const CLASSES: &str = "class rates";
+const RULES: &str = "rules";
 const DESIRED: &str = "desired state";
 
 /// The devices of this host.
@@ -96,6 +97,7 @@ impl Supervisor {
 
     /// One round; whether everything is as it should be.
     async fn reconcile(&mut self, realiser: &Realiser) -> bool {
+        self.tell_unreadable_rules();
         let Some(addresses) = self.host_addresses() else {
             self.devices.withdraw_all_but(|_| false);
             return true;
@@ -106,6 +108,13 @@ impl Supervisor {
         if !usable && self.devices.is_empty() {
             return false;
         }
+        // Before their endpoints are withdrawn, which tells everybody that this host has let them go.
+        let stays = {
+            let directory = self.host.directory.read();
+            let stays = |name: &str| directory.vnic(name).is_some_and(|v| v.is_on(&self.host.name));
+            self.devices.names().into_iter().filter(|name| stays(name)).collect::<BTreeSet<_>>()
+        };
+        self.devices.withdraw_all_but(|running| stays.contains(&running.identity.vnic));
         settled &= usable && self.publish(realiser).await;
         let wanted = self.wanted();
         self.devices
@@ -114,6 +123,21 @@ impl Supervisor {
             settled &= self.serve(identity, settings);
         }
         settled
+    }
+
+    /// A rule that cannot be read denies all traffic of its group: somebody should know.
+    fn tell_unreadable_rules(&self) {
+        let directory = self.host.directory.read();
+        let rules: Vec<&str> = directory.unreadable().map(Key::name).collect();
+        if rules.is_empty() {
+            self.health.fine(RULES);
+        } else {
+            let rules = rules.join(", ");
+            self.health.problem(
+                RULES,
+                format!("they cannot be read, and so deny all traffic of their groups: {rules}"),
+            );
+        }
     }
 
     /// Waits until all devices have dealt with what is desired up to `revision`, and publishes that; whether it could be.
@@ -231,10 +255,11 @@ impl Supervisor {
 
     /// Writes the endpoints that are due; whether all could be.
     async fn publish(&self, realiser: &Realiser) -> bool {
-        if !realiser.is_due(&self.host.directory.read(), &self.host) {
+        let leaving = self.devices.leaving().clone();
+        if !realiser.is_due(&self.host.directory.read(), &self.host, &leaving) {
             return true;
         }
-        match realiser.realise(&*self.store, &self.host).await {
+        match realiser.realise(&*self.store, &self.host, &leaving).await {
             Ok(realised) => {
                 self.health.fine(PUBLISHING);
                 for (vnic, problem) in &realised.problems {
@@ -316,6 +341,10 @@ impl Devices {
 
     fn leaving(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
     }
 
     fn is_empty(&self) -> bool {

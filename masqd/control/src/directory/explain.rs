@@ -70,17 +70,24 @@ impl Directory {
         let vpc = question.vpc.or_else(|| vpc_of(question.from)).or_else(|| vpc_of(question.to));
         let from = self.end(question.from, question.vpc, vpc)?;
         let to = self.end(question.to, question.vpc, vpc)?;
-        let (a, b) = pair(&from, &to);
-        let obstacles = self.obstacles(&from, a, &to, b);
         let same_vnic = from.vnic.name == to.vnic.name;
-        let flows = if same_vnic || from.vpc.name != to.vpc.name {
-            Vec::new()
-        } else {
-            self.flows(question.transport, &from, a, &to, b)
+        let judge = |(a, b): (Gid, Gid)| {
+            let apart = same_vnic || from.vpc.name != to.vpc.name;
+            if apart { Vec::new() } else { self.flows(question.transport, &from, a, &to, b) }
         };
+        let pairs = pairs(&from, &to);
+        let preferred = pairs[0];
+        // Rules about prefixes can deny one pair of addresses and leave another, such as the link-local ones.
+        let is_allowed = |pair: &(Gid, Gid)| judge(*pair).iter().any(Flow::is_allowed);
+        let (a, b) = pairs.iter().copied().find(is_allowed).unwrap_or(preferred);
+        let flows = judge((a, b));
+        let obstacles = self.obstacles(&from, a, &to, b);
         let rules_allow = same_vnic || flows.iter().any(Flow::is_allowed);
         let summary = match (obstacles.first(), flows.iter().find(|f| f.is_allowed())) {
             (Some(obstacle), _) => obstacle.clone(),
+            (None, Some(flow)) if (a, b) != preferred => {
+                format!("{flow} (between {} and {} no traffic is allowed)", preferred.0, preferred.1)
+            }
             (None, Some(flow)) => flow.to_string(),
             (None, None) if same_vnic => "both ends are the same vNIC".into(),
             (None, None) => flows.iter().map(Flow::to_string).collect::<Vec<_>>().join("; "),
@@ -176,12 +183,18 @@ impl End<'_> {
     }
 }
 
-/// The addresses over which two ends would talk: of one family, if they have such.
-fn pair(from: &End<'_>, to: &End<'_>) -> (Gid, Gid) {
-    let family = |gid: Gid| (gid.ip().is_ipv4(), is_link_local(gid));
-    let pairs = from.gids.iter().flat_map(|a| to.gids.iter().map(move |b| (*a, *b)));
-    let first = |gids: &[Gid]| gids.first().copied().unwrap_or_default();
-    pairs.into_iter().find(|(a, b)| family(*a) == family(*b)).unwrap_or((first(&from.gids), first(&to.gids)))
+/// The pairs of addresses over which two ends could talk, the one that programs would take first; never empty.
+fn pairs(from: &End<'_>, to: &End<'_>) -> Vec<(Gid, Gid)> {
+    let all = || from.gids.iter().flat_map(|a| to.gids.iter().map(move |b| (*a, *b)));
+    let alike = |(a, b): &(Gid, Gid)| a.ip().is_ipv4() == b.ip().is_ipv4();
+    let mut pairs: Vec<_> = all().filter(alike).collect();
+    // One link-local address and another one: possible, but the last that anybody would try.
+    pairs.sort_by_key(|(a, b)| is_link_local(*a) != is_link_local(*b));
+    if pairs.is_empty() {
+        let first = |gids: &[Gid]| gids.first().copied().unwrap_or_default();
+        pairs.push((first(&from.gids), first(&to.gids)));
+    }
+    pairs
 }
 
 fn is_link_local(gid: Gid) -> bool {

@@ -1,8 +1,11 @@
-//! On which hosts the vNICs of a network are, and those that use a QoS policy.
+//! On which hosts the vNICs of a network shall be or still are, and those that use a QoS policy.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 
-use masq_model::{Object, Vnic};
+use masq_model::Object;
+use masq_types::Vni;
 
 use super::Directory;
 
@@ -11,16 +14,18 @@ use super::Directory;
 pub(super) struct Presence {
     vpcs: HashMap<String, BTreeMap<String, usize>>,
     policies: HashMap<String, BTreeMap<String, usize>>,
+    /// Endpoints: a host has let a vNIC go when it has withdrawn its endpoint.
+    endpoints: HashMap<Vni, BTreeMap<String, usize>>,
 }
 
 impl Presence {
-    /// Another vNIC, or none, has taken the place of one.
+    /// Another vNIC or endpoint, or none, has taken the place of one.
     pub(super) fn change(&mut self, old: Option<&Object>, new: Option<&Object>) {
-        if let Some(Object::Vnic(vnic)) = new {
-            self.each(vnic, |hosts, host| *hosts.entry(host.into()).or_default() += 1);
+        if let Some(object) = new {
+            self.each(object, |hosts, host| *hosts.entry(host.into()).or_default() += 1);
         }
-        if let Some(Object::Vnic(vnic)) = old {
-            self.each(vnic, |hosts, host| {
+        if let Some(object) = old {
+            self.each(object, |hosts, host| {
                 if let Some(count) = hosts.get_mut(host) {
                     *count -= 1;
                     if *count == 0 {
@@ -31,7 +36,12 @@ impl Presence {
         }
     }
 
-    fn each(&mut self, vnic: &Vnic, mut change: impl FnMut(&mut BTreeMap<String, usize>, &str)) {
+    fn each(&mut self, object: &Object, mut change: impl FnMut(&mut BTreeMap<String, usize>, &str)) {
+        if let Object::Endpoint(e) = object {
+            change(self.endpoints.entry(e.vni).or_default(), &e.host);
+            forget_if_empty(&mut self.endpoints, &e.vni);
+        }
+        let Object::Vnic(vnic) = object else { return };
         let Some(host) = &vnic.host else { return };
         change(self.vpcs.entry(vnic.vpc.clone()).or_default(), host);
         forget_if_empty(&mut self.vpcs, &vnic.vpc);
@@ -42,16 +52,23 @@ impl Presence {
     }
 }
 
-fn forget_if_empty(map: &mut HashMap<String, BTreeMap<String, usize>>, at: &str) {
+fn forget_if_empty<K: Hash + Eq + Borrow<Q>, Q: Hash + Eq + ?Sized>(
+    map: &mut HashMap<K, BTreeMap<String, usize>>,
+    at: &Q,
+) {
     if map.get(at).is_some_and(BTreeMap::is_empty) {
         map.remove(at);
     }
 }
 
 impl Directory {
-    /// The hosts that shall run a vNIC of this network, by name.
+    /// The hosts that shall run a vNIC of this network, or have not let one go yet, by name.
     pub fn hosts_of_vpc(&self, vpc: &str) -> impl Iterator<Item = &str> {
-        self.presence.vpcs.get(vpc).into_iter().flatten().map(|(host, _)| host.as_str())
+        let desired = self.presence.vpcs.get(vpc);
+        let realised = self.vpc(vpc).and_then(|v| self.presence.endpoints.get(&v.vni));
+        let hosts: BTreeSet<&str> =
+            desired.into_iter().chain(realised).flatten().map(|(h, _)| h.as_str()).collect();
+        hosts.into_iter()
     }
 
     /// The hosts that shall run a vNIC with this QoS policy, by name.

@@ -85,7 +85,11 @@ pub async fn desired(
     for entry in &snapshot.entries {
         let Ok(key) = entry.key.parse::<Key>() else { continue };
         let Some(list) = desired.get_mut(key.kind().name()) else { continue };
-        list.extend(Object::from_entry(&key, &entry.value).ok().map(|o| o.to_value()));
+        // A backup that lacks something, which may be a rule that denies, is worse than none.
+        let object = Object::from_entry(&key, &entry.value).map_err(|e| {
+            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the store holds what is no object: {e}"))
+        })?;
+        list.push(object.to_value());
     }
     Ok(Json(desired))
 }

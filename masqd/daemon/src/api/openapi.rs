@@ -192,7 +192,8 @@ impl Document {
             .refuses(422, "The desired state would not be consistent");
         self.path("/v1/apply", vec![(HttpMethod::Post, apply.build())]);
         let desired = Asked::new("desired", "The whole desired state, in the form of the declarative file")
-            .answers(200, "The file", file);
+            .answers(200, "The file", file)
+            .refuses(500, "The store holds what cannot be read");
         self.path("/v1/desired", vec![(HttpMethod::Get, desired.build())]);
     }
 
