@@ -325,11 +325,11 @@ impl Reason {
         }
     }
 
-    /// The rules that forbid it, as `<group>/<rule>` with commas between them; empty when no rule does.
-    pub fn rules(&self) -> String {
+    /// The rules that forbid it, if any does, as `<group>/<rule>` with commas between them.
+    pub fn rules(&self) -> Option<String> {
         match self {
-            Reason::Denied(denied) => denied.rules().join(","),
-            _ => String::new(),
+            Reason::Denied(denied) => Some(denied.rules().join(",")).filter(|rules| !rules.is_empty()),
+            _ => None,
         }
     }
 

@@ -276,7 +276,7 @@ impl Guest {
                 peer = %c.peer,
                 errno = %revoked.reason.errno(),
                 reason = revoked.reason.label(),
-                rule = revoked.reason.rules(),
+                rule = revoked.reason.rules().as_deref(),
                 "connection of QP {:#08x} to QP {:#08x} at {} revoked: {}",
                 c.local_qpn.get(),
                 c.remote_qpn.get(),
@@ -477,7 +477,7 @@ fn log_refusal(vpc: &str, vnic: &str, refusal: &Refusal) {
         peer,
         errno = %refusal.errno(),
         reason = refusal.reason.label(),
-        rule = refusal.reason.rules(),
+        rule = refusal.reason.rules().as_deref(),
         "{refusal}"
     );
 }
