@@ -53,7 +53,7 @@ fn bodies_have_an_end() {
 fn who_is_slow_is_cut_off() {
     let mut host = Host::new();
     let short = Duration::from_millis(300);
-    host.patience = Patience { head: short, object: short, file: short, end: short };
+    host.patience = Patience { handshake: short, head: short, object: short, file: short, end: short };
     host.boot(None);
     let api = host.api();
     let put = request("PUT", "/v1/vpcs/green", &[JSON], VPC);
@@ -228,16 +228,53 @@ fn over_tls(
     Ok(answer)
 }
 
+/// A masqd that listens on the network, and an administrator's certificate.
+fn on_the_network(ours: &Authority, dir: &Path, mut host: Host) -> (Host, (PathBuf, PathBuf)) {
+    let (cert, key) = ours.sign(dir, "server");
+    let listen = "127.0.0.1:0".parse().unwrap();
+    host.tls = Some(TlsConfig { listen, cert, key, client_ca: ours.file.clone() });
+    host.boot(None);
+    (host, ours.sign(dir, "admin"))
+}
+
+#[test]
+fn who_has_shown_no_certificate_is_in_nobodys_way() {
+    let mut host = Host::new();
+    // Nothing but those who come later ends a handshake.
+    host.patience.handshake = Duration::from_secs(3600);
+    let dir = host.dir.path().to_owned();
+    let ours = Authority::new(&dir, "ours");
+    let (host, admin) = on_the_network(&ours, &dir, host);
+    let address = host.masqd().api_address().unwrap();
+    let mut idle: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let answer = over_tls(&host, &ours.file, Some(&admin), &request("GET", "/healthz", &[], "")).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // The oldest have been closed, the latest have not.
+    idle[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(matches!(idle[0].read(&mut [0]), Ok(0)));
+    idle[299].set_nonblocking(true).unwrap();
+    assert_eq!(idle[299].read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_handshake_has_an_end() {
+    let mut host = Host::new();
+    host.patience.handshake = Duration::from_millis(100);
+    let dir = host.dir.path().to_owned();
+    let ours = Authority::new(&dir, "ours");
+    let (host, _) = on_the_network(&ours, &dir, host);
+    let mut idle = TcpStream::connect(host.masqd().api_address().unwrap()).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(matches!(idle.read(&mut [0]), Ok(0)));
+}
+
 #[test]
 fn over_the_network_only_certificates_of_the_authority_are_let_in() {
-    let mut host = Host::new();
+    let host = Host::new();
     let dir = host.dir.path().to_owned();
     let (ours, others) = (Authority::new(&dir, "ours"), Authority::new(&dir, "others"));
-    let (cert, key) = ours.sign(&dir, "server");
-    host.tls =
-        Some(TlsConfig { listen: "127.0.0.1:0".parse().unwrap(), cert, key, client_ca: ours.file.clone() });
-    host.boot(None);
-    let (admin, stranger) = (ours.sign(&dir, "admin"), others.sign(&dir, "stranger"));
+    let (host, admin) = on_the_network(&ours, &dir, host);
+    let stranger = others.sign(&dir, "stranger");
     let put = request("PUT", "/v1/vpcs/green", &[JSON], VPC);
     for refused in [Some(&stranger), None] {
         let answer = over_tls(&host, &ours.file, refused, &put);

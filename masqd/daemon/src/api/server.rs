@@ -1,8 +1,10 @@
-//! Connections of API clients. A client that is slow, or has a great many connections, is in nobody's way but its own.
+//! Connections of API clients. A client that is slow, or has a great many connections, is in nobody's way but its own;
+//! one without a certificate is in nobody's way at all.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
@@ -26,13 +28,17 @@ use super::tls;
 
 /// Connections at the same time, on each listener.
 const MAX_CONNECTIONS: usize = 256;
+/// TLS handshakes at the same time, apart from those connections.
+const MAX_HANDSHAKES: usize = 128;
 /// Pause after a failure to accept, such as for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long clients may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For the head of a request, for TLS to be agreed upon, and until a part of an answer is taken.
+    /// For TLS to be agreed upon.
+    pub handshake: Duration,
+    /// For the head of a request, and until a part of an answer is taken.
     pub head: Duration,
     /// For a body that describes one object.
     pub object: Duration,
@@ -45,7 +51,13 @@ pub struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Patience { head: seconds(30), object: seconds(30), file: seconds(120), end: seconds(3) }
+        Patience {
+            handshake: seconds(5),
+            head: seconds(30),
+            object: seconds(30),
+            file: seconds(120),
+            end: seconds(3),
+        }
     }
 }
 
@@ -62,6 +74,10 @@ pub struct Server {
 enum ClientError {
     #[error("no TLS within {} s", .0.as_secs_f32())]
     Slow(Duration),
+    #[error("no TLS before {MAX_HANDSHAKES} others have come")]
+    Overtaken,
+    #[error("masqd is ending")]
+    Ending,
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -79,34 +95,42 @@ impl Server {
             let peer = stream.peer_cred()?;
             Ok((stream, Who::Local { uid: peer.uid(), pid: peer.pid() }))
         };
-        let identify = |(stream, who): (UnixStream, Who)| async move { Ok((stream, who)) };
+        let identify = |(stream, who): (UnixStream, Who), slot: Slot| async move { Ok((stream, who, slot)) };
         self.serve(accept, identify).await;
     }
 
     /// Serves whoever has a certificate that `tls` accepts.
     pub async fn serve_tls(self, listener: TcpListener, tls: TlsAcceptor) {
         let accept = || listener.accept();
-        let patience = self.patience.head;
-        let identify = |(stream, address): (TcpStream, SocketAddr)| {
-            let tls = tls.clone();
+        let patience = self.patience.handshake;
+        let handshakes = Arc::new(Handshakes::default());
+        let identify = |(stream, address): (TcpStream, SocketAddr), slot: Slot| {
+            let (tls, slots) = (tls.clone(), slot.give_back());
+            let (handshake, overtaken) = handshakes.begin();
             async move {
                 // Small answers shall not wait for acknowledgements.
                 stream.set_nodelay(true)?;
-                let stream = tokio::time::timeout(patience, tls.accept(stream))
-                    .await
-                    .map_err(|_| ClientError::Slow(patience))??;
+                let stream = tokio::select! {
+                    agreed = tokio::time::timeout(patience, tls.accept(stream)) => {
+                        agreed.map_err(|_| ClientError::Slow(patience))??
+                    }
+                    _ = overtaken => return Err(ClientError::Overtaken),
+                };
+                drop(handshake);
                 let subject = tls::subject(stream.get_ref().1);
-                Ok((stream, Who::Remote { subject, address }))
+                let slot = Slot::take(slots).await?;
+                Ok((stream, Who::Remote { subject, address }, slot))
             }
         };
         self.serve(accept, identify).await;
     }
 
-    /// Accepts connections until masqd ends, then lets what is being answered come to its end.
-    async fn serve<C, S, A, I>(mut self, accept: impl Fn() -> A, identify: impl Fn(C) -> I)
+    /// Accepts connections until masqd ends, then lets what is being answered come to its end. `identify` may give the slot
+    /// back until it knows who has come.
+    async fn serve<C, S, A, I>(mut self, accept: impl Fn() -> A, identify: impl Fn(C, Slot) -> I)
     where
         A: Future<Output = std::io::Result<C>>,
-        I: Future<Output = Result<(S, Who), ClientError>> + Send + 'static,
+        I: Future<Output = Result<(S, Who, Slot), ClientError>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -119,13 +143,13 @@ impl Server {
         loop {
             let next = async {
                 // Who comes when all slots are taken waits in the kernel's queue.
-                let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+                let slot = Slot::take(slots.clone()).await.map_err(std::io::Error::other)?;
                 Ok::<_, std::io::Error>((accept().await?, slot))
             };
             tokio::select! {
                 () = &mut end => break,
                 next = next => match next {
-                    Ok((connection, slot)) => self.spawn(identify(connection), slot, &graceful),
+                    Ok((connection, slot)) => self.spawn(identify(connection, slot), &graceful),
                     Err(e) => {
                         warn!("cannot accept a connection of the API: {e}");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -139,14 +163,12 @@ impl Server {
 
     fn spawn<S: AsyncRead + AsyncWrite + Send + 'static>(
         &self,
-        identify: impl Future<Output = Result<(S, Who), ClientError>> + Send + 'static,
-        slot: OwnedSemaphorePermit,
+        identify: impl Future<Output = Result<(S, Who, Slot), ClientError>> + Send + 'static,
         graceful: &GracefulShutdown,
     ) {
         let (router, patience, watcher) = (self.router.clone(), self.patience, graceful.watcher());
         tokio::spawn(async move {
-            let _slot = slot;
-            let (stream, who) = match identify.await {
+            let (stream, who, _slot) = match identify.await {
                 Ok(identified) => identified,
                 Err(e) => return debug!("a client of the API is not served: {e}"),
             };
@@ -164,5 +186,68 @@ impl Server {
                 debug!("a connection of the API has ended: {e}");
             }
         });
+    }
+}
+
+/// One of the connections that there can be at the same time.
+struct Slot {
+    slots: Arc<Semaphore>,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Slot {
+    /// The next free one.
+    async fn take(slots: Arc<Semaphore>) -> Result<Slot, ClientError> {
+        let permit = slots.clone().acquire_owned().await.map_err(|_| ClientError::Ending)?;
+        Ok(Slot { slots, permit })
+    }
+
+    /// Leaves it to others; tells where to take another.
+    fn give_back(self) -> Arc<Semaphore> {
+        drop(self.permit);
+        self.slots
+    }
+}
+
+/// The TLS handshakes in progress. Each new one beyond [`MAX_HANDSHAKES`] ends the oldest: whoever means it is done within
+/// moments, and who only holds connections open is the first to go.
+#[derive(Default)]
+struct Handshakes(Mutex<InProgress>);
+
+#[derive(Default)]
+struct InProgress {
+    begun: u64,
+    /// By order of arrival; what is dropped ends.
+    handshakes: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+/// A handshake in progress, until it is dropped.
+struct Handshake {
+    all: Arc<Handshakes>,
+    number: u64,
+}
+
+impl Handshakes {
+    fn lock(&self) -> MutexGuard<'_, InProgress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new one, and what resolves when it has to end.
+    fn begin(self: &Arc<Self>) -> (Handshake, oneshot::Receiver<()>) {
+        let (ends, overtaken) = oneshot::channel();
+        let mut in_progress = self.lock();
+        let number = in_progress.begun;
+        in_progress.begun += 1;
+        in_progress.handshakes.insert(number, ends);
+        if in_progress.handshakes.len() > MAX_HANDSHAKES {
+            in_progress.handshakes.pop_first();
+        }
+        (Handshake { all: self.clone(), number }, overtaken)
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.all.lock().handshakes.remove(&self.number);
     }
 }
