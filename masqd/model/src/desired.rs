@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::problem::excerpt;
 use crate::validate::{check, missing};
 use crate::{
     Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc,
@@ -64,12 +65,19 @@ impl fmt::Display for Claim {
 impl DesiredState {
     /// Parses the declarative file in TOML. Reports everything that is wrong with it.
     pub fn from_toml(text: &str) -> Result<DesiredState, Problems> {
-        Self::from_file(toml::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?)
+        Self::from_file(toml::from_str(text).map_err(|e| Problems::Syntax(excerpt(&e.to_string())))?)
     }
 
     /// Parses the declarative file in JSON: `{"host": [...], "vpc": [...], "vnic": [...], ...}`.
     pub fn from_json(text: &str) -> Result<DesiredState, Problems> {
-        Self::from_file(serde_json::from_str(text).map_err(|e| Problems::Syntax(e.to_string()))?)
+        let syntax = |e: serde_json::Error| {
+            let (message, place) = (e.to_string(), format!(" at line {} column {}", e.line(), e.column()));
+            Problems::Syntax(match message.strip_suffix(&place) {
+                Some(what) => excerpt(what) + &place,
+                None => excerpt(&message),
+            })
+        };
+        Self::from_file(serde_json::from_str(text).map_err(syntax)?)
     }
 
     /// What a store holds, unchecked; realised state is left out.

@@ -1,5 +1,9 @@
 use std::fmt;
 
+/// Characters of a line of a message that are shown, and lines of it.
+const SHOWN: usize = 160;
+const SHOWN_LINES: usize = 8;
+
 /// One thing that is wrong with a desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -51,3 +55,36 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+/// A parser's message, which may repeat what it was given, in a length that people read.
+pub(crate) fn excerpt(message: &str) -> String {
+    let mut lines = message.lines();
+    let mut shown: Vec<String> = lines
+        .by_ref()
+        .take(SHOWN_LINES)
+        .map(|line| match line.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+            None => line.into(),
+        })
+        .collect();
+    if lines.next().is_some() {
+        shown.push("…".into());
+    }
+    shown.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excerpts_are_cut_between_characters() {
+        let exact = "ä".repeat(SHOWN);
+        assert_eq!(excerpt(&exact), exact);
+        assert_eq!(excerpt(&format!("{exact}ä")), format!("{exact}…"));
+        assert_eq!(excerpt("one\ntwo\n"), "one\ntwo");
+        let lines = vec!["x"; SHOWN_LINES].join("\n");
+        assert_eq!(excerpt(&lines), lines);
+        assert_eq!(excerpt(&format!("{lines}\nx")), format!("{lines}\n…"));
+    }
+}

@@ -171,6 +171,28 @@ fn a_file_of_another_form_tells_where() {
     }
 }
 
+#[test]
+fn what_is_wrong_with_a_long_line_is_told_in_short() {
+    let long = "ü".repeat(1 << 20);
+    for text in [
+        format!("x = \"{long}"),
+        format!("\"{long}\" = 1"),
+        format!("\"{}\" = 1", "\\n".repeat(1 << 16)),
+        format!("[[vpc]]\nname = {long}"),
+    ] {
+        let Err(Problems::Syntax(message)) = DesiredState::from_toml(&text) else { panic!() };
+        assert!(message.contains("error at line") && message.contains("column"), "{message}");
+        assert!(
+            message.lines().count() < 10 && message.lines().all(|l| l.chars().count() <= 161),
+            "{message}"
+        );
+    }
+    let text = format!("{{\"{long}\": 1}}");
+    let Err(Problems::Syntax(message)) = DesiredState::from_json(&text) else { panic!() };
+    assert!(message.starts_with("unknown field `ü") && message.contains("… at line 1 column"), "{message}");
+    assert!(message.chars().count() < 200, "{message}");
+}
+
 /// Replaces a text of the good file and says what must be the first problem.
 const MISTAKES: &[(&str, &str, &str)] = &[
     // What cannot be read.
