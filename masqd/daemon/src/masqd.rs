@@ -14,11 +14,11 @@ use masq_model::api::ErrorReply;
 use rustix::fs::FlockOperation;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::api::server::{Patience, Server};
+use crate::api::server::{MAX_WAITERS, Patience, Server};
 use crate::api::tls::{self, TlsConfig, TlsError};
 use crate::api::{self, Api, Requests};
 use crate::cli::StoreAddress;
@@ -175,6 +175,7 @@ impl Masqd {
                 run_dir: config.run_dir.clone(),
                 changed,
                 ending: ending.clone(),
+                waiters: Semaphore::new(MAX_WAITERS),
                 patience: config.patience,
                 requests: Requests::default(),
             };

@@ -162,6 +162,32 @@ fn who_waits_is_answered_at_the_end() {
 }
 
 #[test]
+fn those_who_wait_leave_room_for_others() {
+    let mut host = Host::start();
+    let api = host.api();
+    // It will not be realised, as that host does not exist.
+    let h2 = r#"{"name": "h2", "underlay": ["192.0.2.2"]}"#;
+    let (answers, answered) = std::sync::mpsc::channel();
+    for _ in 0..256 {
+        let mut stream = UnixStream::connect(&api).unwrap();
+        stream.write_all(request("PUT", "/v1/hosts/h2?wait=300", &[JSON], h2).as_bytes()).unwrap();
+        let answers = answers.clone();
+        std::thread::spawn(move || answers.send(read_answer(&mut stream)));
+    }
+    let pending = |count: usize| {
+        for _ in 0..count {
+            let answer = answered.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(matches!(answer.status, 200 | 201) && answer.body.contains("pending"), "{answer:?}");
+        }
+    };
+    pending(256 - 64);
+    assert_eq!(get(&api, "/healthz"), "ok\n");
+    assert!(get(&api, "/metrics").contains("masqd_"));
+    host.shutdown();
+    pending(64);
+}
+
+#[test]
 fn the_socket_is_for_its_owner_and_group() {
     let host = Host::start();
     let mode = std::fs::metadata(host.api()).unwrap().permissions().mode();

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use masq_control::store::Store;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use metrics::Requests;
 pub use reply::problem_reply;
@@ -65,6 +65,8 @@ pub struct Api {
     pub changed: watch::Receiver<u64>,
     /// Whether masqd is ending: nobody waits any longer.
     pub ending: watch::Receiver<bool>,
+    /// Those who may yet wait until something is realised, of [`server::MAX_WAITERS`].
+    pub waiters: Semaphore,
     /// How patient it is with clients.
     pub patience: server::Patience,
     /// What has been answered.

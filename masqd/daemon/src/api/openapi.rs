@@ -26,6 +26,7 @@ use super::collections::{COLLECTIONS, Collection};
 use super::request::MAX_WAIT_SECONDS;
 
 const JSON: &str = "application/json";
+const WAIT: &str = "For how many seconds to wait until it is realised; 0 by default. When many wait already, the answer comes at once";
 /// `*`, or tags such as `"7"`.
 const TAGS: &str = "^(\\*|[ ,]*(\"[^\",]*\"( *,[ ,]*\"[^\",]*\")*)?[ ,]*)$";
 
@@ -368,7 +369,7 @@ fn header_parameter(name: &str, description: &str) -> Parameter {
 fn wait() -> Parameter {
     let seconds =
         ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).maximum(Some(MAX_WAIT_SECONDS));
-    query_parameter("wait", "For how many seconds to wait until it is realised; 0 by default", seconds.into())
+    query_parameter("wait", WAIT, seconds.into())
 }
 
 /// What a merge patch of an object may have: any of its fields, and null for those that may be absent.

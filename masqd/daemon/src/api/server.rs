@@ -28,6 +28,8 @@ use super::tls;
 
 /// Connections at the same time, on each listener.
 const MAX_CONNECTIONS: usize = 256;
+/// Requests that wait at the same time until something is realised; so few that there are connections for others.
+pub const MAX_WAITERS: usize = 64;
 /// TLS handshakes at the same time, apart from those connections.
 const MAX_HANDSHAKES: usize = 128;
 /// Pause after a failure to accept, such as for want of descriptors.

@@ -13,8 +13,9 @@ impl Api {
         Judge::new(&self.host.directory.read()).status(concern, generation)
     }
 
-    /// How far a change is realised: at once, or when the time is up.
+    /// How far a change is realised: when it is, or when the time is up; at once, when as many as may already wait.
     pub async fn wait_for(&self, concern: &Concern, generation: u64, patience: Duration) -> ItemStatus {
+        let Ok(_waiter) = self.waiters.try_acquire() else { return self.status_of(concern, generation) };
         let mut changed = self.changed.clone();
         let mut ending = self.ending.clone();
         let deadline = tokio::time::Instant::now() + patience;
