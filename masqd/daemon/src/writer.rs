@@ -7,19 +7,27 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use masq_control::store::{Change, Committed, Guard, Snapshot, Store, StoreError, Transaction};
 use masq_model::api::{AppliedChange, ChangeKind, FieldChange};
 use masq_model::{DesiredState, Edit, Key, Object, Problem};
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// What everything of ours begins with, also the lock entry.
 const ALL: &str = "masq/";
 /// Changes with every write of desired state.
 pub const LOCK: &str = "masq/lock/v1/desired";
 /// How often a write is tried when others write at the same time.
-const ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 20;
+/// Attempts after which a write makes others read the state again too: who has written last need not, and would win for ever.
+const LEVELLED_AFTER: u32 = 4;
+/// How long a write is tried, if the store is slow.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest pause between two attempts.
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// Writes desired state.
 pub struct Writer {
@@ -101,7 +109,18 @@ impl Writer {
         mut plan: impl FnMut(&Current) -> Result<Plan<T>, E>,
     ) -> Result<Written<T>, WriteError<E>> {
         let mut kept = self.current.lock().await;
-        for _ in 0..ATTEMPTS {
+        let begun = Instant::now();
+        for attempt in 0..ATTEMPTS {
+            // The first time what is remembered was out of date, no more.
+            if attempt > 1 {
+                tokio::time::sleep(pause(attempt)).await;
+            }
+            if attempt > 0 && begun.elapsed() > PATIENCE {
+                break;
+            }
+            if attempt >= LEVELLED_AFTER {
+                self.store.put(LOCK, Vec::new()).await?;
+            }
             let cached = kept.take();
             let is_fresh = cached.is_none();
             let mut current = match cached {
@@ -140,6 +159,14 @@ impl Writer {
     async fn lock_revision(&self) -> Result<Option<u64>, StoreError> {
         Ok(self.store.get(LOCK).await?.map(|e| e.revision))
     }
+}
+
+/// How long to let others go first: longer with each attempt, and hardly ever as long as somebody else does.
+fn pause(attempt: u32) -> Duration {
+    let longest = MAX_PAUSE.min(Duration::from_millis(1) * (1 << attempt.min(10)));
+    // Without randomness the longest pause will do.
+    let random = getrandom::u32().unwrap_or(u32::MAX);
+    longest.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
 }
 
 impl Current {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use masq_control::store::{
     BoxFuture, Change, Committed, Entry, Snapshot, Store, StoreError, Transaction, Watch,
@@ -20,6 +21,17 @@ struct Counting {
     mute: AtomicBool,
     /// The next commit comes after somebody else's.
     forestalled: AtomicBool,
+    /// It is on another machine.
+    far: AtomicBool,
+}
+
+impl Counting {
+    /// What a message takes.
+    async fn way(&self) {
+        if self.far.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
 }
 
 impl Store for Counting {
@@ -29,15 +41,22 @@ impl Store for Counting {
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Snapshot, StoreError>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
-        self.store.list(prefix)
+        Box::pin(async move {
+            self.way().await;
+            let snapshot = self.store.list(prefix).await;
+            self.way().await;
+            snapshot
+        })
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Committed, StoreError>> {
         Box::pin(async move {
+            self.way().await;
             if self.forestalled.load(Ordering::Relaxed) {
                 self.store.put(LOCK, Vec::new()).await?;
             }
             let committed = self.store.commit(transaction).await?;
+            self.way().await;
             if self.mute.swap(false, Ordering::Relaxed) {
                 return Err(StoreError::Unavailable("no answer".into()));
             }
@@ -64,6 +83,7 @@ impl Bench {
             lists: AtomicU32::default(),
             mute: AtomicBool::default(),
             forestalled: AtomicBool::default(),
+            far: AtomicBool::default(),
         };
         Bench { _dir: dir, store: Arc::new(store) }
     }
@@ -166,6 +186,30 @@ async fn writers_that_race_lose_nothing() {
         panic!()
     };
     assert_eq!(p.weight, 90);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_writes_now_and_then_gets_a_turn_among_those_who_write_all_the_time() {
+    let bench = Bench::new();
+    bench.store.far.store(true, Ordering::Relaxed);
+    let done = Arc::new(AtomicBool::default());
+    let (busy, is_done) = (bench.writer(), done.clone());
+    let busy = tokio::spawn(async move {
+        let mut n = 0;
+        while !is_done.load(Ordering::Relaxed) {
+            n += 1;
+            put(&busy, vpc("busy", n)).await.unwrap();
+        }
+        n
+    });
+    let writer = bench.writer();
+    for i in 1..=20 {
+        let written = put(&writer, vpc(&format!("v{i}"), 0xff_0000 + i)).await.unwrap();
+        assert_eq!(written.changes.len(), 1);
+    }
+    done.store(true, Ordering::Relaxed);
+    assert!(busy.await.unwrap() > 0);
+    assert_eq!(bench.store.list("masq/v1/vpc/").await.unwrap().entries.len(), 21);
 }
 
 #[tokio::test]

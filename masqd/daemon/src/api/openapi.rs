@@ -187,7 +187,6 @@ impl Document {
             .body(&[JSON, "application/toml"], file.clone())
             .answers(200, "What has been changed", applied)
             .refuses(408, "The body came too slowly")
-            .refuses(409, "Others write at the same time")
             .refuses(413, "The body is too long")
             .refuses(415, "The body is of another type")
             .refuses(422, "The desired state would not be consistent");
@@ -269,7 +268,7 @@ impl Asked {
     fn new(id: &str, summary: &str) -> Asked {
         Asked(OperationBuilder::new().operation_id(Some(id)).summary(Some(summary)))
             .refuses(400, "The request makes no sense, and why")
-            .refuses(503, "The store cannot be reached, or masqd is not ready")
+            .refuses(503, "The store cannot be reached, others keep writing, or masqd is not ready")
     }
 
     fn response(&mut self, status: u16, response: Response) {
@@ -306,7 +305,7 @@ impl Asked {
         self.takes(header_parameter("If-Match", "Only if the object has one of these ETags; *: if it exists"))
             .takes(header_parameter("If-None-Match", "Only if it has none of these; *: if it does not exist"))
             .takes(wait())
-            .refuses(409, "It is in use, or others write at the same time")
+            .refuses(409, "It is in use")
             .refuses(412, "A condition does not hold")
     }
 

@@ -1,11 +1,12 @@
 //! Answers.
 
 use std::fmt;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::StatusCode;
-use axum::http::header::ETAG;
+use axum::http::header::{ETAG, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use masq_control::store::StoreError;
 use masq_model::api::{ErrorReply, Item};
@@ -14,22 +15,31 @@ use serde_json::Value;
 
 use crate::writer::WriteError;
 
+/// When to write again while others keep writing.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// A request that is refused.
 #[derive(Debug)]
 pub struct Refused {
     status: StatusCode,
     reply: ErrorReply,
+    /// When the same request may be accepted.
+    retry_after: Option<Duration>,
 }
 
 impl Refused {
     /// With one sentence.
     pub fn new(status: StatusCode, error: impl ToString) -> Refused {
-        Refused { status, reply: ErrorReply { error: error.to_string(), problems: Vec::new() } }
+        Refused::with(status, ErrorReply { error: error.to_string(), problems: Vec::new() })
     }
 
     /// With a sentence and what is wrong in detail.
     pub fn with_problems(status: StatusCode, error: &str, problems: Vec<String>) -> Refused {
-        Refused { status, reply: ErrorReply { error: error.into(), problems } }
+        Refused::with(status, ErrorReply { error: error.into(), problems })
+    }
+
+    fn with(status: StatusCode, reply: ErrorReply) -> Refused {
+        Refused { status, reply, retry_after: None }
     }
 
     /// The request makes no sense.
@@ -52,7 +62,7 @@ impl Refused {
 
     /// The desired state would not be consistent.
     pub fn invalid(problems: &[Problem]) -> Refused {
-        Refused { status: StatusCode::UNPROCESSABLE_ENTITY, reply: inconsistent(problems) }
+        Refused::with(StatusCode::UNPROCESSABLE_ENTITY, inconsistent(problems))
     }
 
     /// What could not be deleted is in use.
@@ -60,10 +70,7 @@ impl Refused {
         if self.status != StatusCode::UNPROCESSABLE_ENTITY {
             return self;
         }
-        Refused {
-            status: StatusCode::CONFLICT,
-            reply: ErrorReply { error: "it is in use:".into(), ..self.reply },
-        }
+        Refused::with(StatusCode::CONFLICT, ErrorReply { error: "it is in use:".into(), ..self.reply })
     }
 }
 
@@ -75,7 +82,11 @@ impl fmt::Display for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        (self.status, Json(self.reply)).into_response()
+        let mut response = (self.status, Json(self.reply)).into_response();
+        if let Some(pause) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, pause.as_secs().into());
+        }
+        response
     }
 }
 
@@ -108,7 +119,10 @@ impl From<WriteError<Refused>> for Refused {
         match e {
             WriteError::Refused(refused) => refused,
             WriteError::Invalid(problems) => Refused::invalid(&problems),
-            WriteError::Contended => Refused::new(StatusCode::CONFLICT, e),
+            // Nothing is wrong with the request.
+            WriteError::Contended => {
+                Refused { retry_after: Some(RETRY), ..Refused::new(StatusCode::SERVICE_UNAVAILABLE, e) }
+            }
             WriteError::Store(e) => e.into(),
         }
     }
@@ -138,7 +152,7 @@ impl From<Problems> for Refused {
             Problems::Syntax(_) => StatusCode::BAD_REQUEST,
             Problems::Content(_) => StatusCode::UNPROCESSABLE_ENTITY,
         };
-        Refused { status, reply: problem_reply(&problems) }
+        Refused::with(status, problem_reply(&problems))
     }
 }
 
@@ -146,4 +160,19 @@ impl From<Problems> for Refused {
 pub fn item(status: StatusCode, item: Item<Value>) -> Response {
     let tag = format!("\"{}\"", item.status.generation);
     (status, [(ETAG, tag)], Json(item)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_meets_others_that_write_is_told_to_come_again() {
+        let response = Refused::from(WriteError::Contended).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        let response = Refused::from(StoreError::Unavailable("gone".into())).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
 }
