@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use masq_control::store::{Change, Entry, Guard, Snapshot, Store, StoreError, Transaction};
-use masqd::store::Embedded;
+use masqd::cli::StoreAddress;
+use masqd::store::{AnyStore, Embedded};
 
 /// Tells a process of this program where to work.
 const PLACE: &str = "MASQ_TEST_STORE";
@@ -168,6 +169,59 @@ fn a_store_that_cannot_be_opened_says_why() {
     let path = dir.path().join("store");
     let _first = Embedded::open(&path).unwrap();
     assert!(why(&path).contains("already open"), "{}", why(&path));
+}
+
+/// Numbers that look random.
+fn xorshift(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Embedded::open(&path).unwrap();
+    for n in 1..7 {
+        store.commit(Transaction { guards: vec![], changes: changes(n) }).await.unwrap();
+    }
+    drop(store);
+    let sound = std::fs::read(&path).unwrap();
+    let (mut refused, mut caught) = (0, 0);
+    for seed in 1..=300u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut bytes = sound.clone();
+        // A few pages, or most of them; of the first only what follows the sign of redb, since without that nothing is read.
+        let pages = bytes.len() as u64 / 4096;
+        for _ in 0..if seed % 3 == 0 { pages } else { 1 + seed % 8 } {
+            let page = (xorshift(&mut random) % pages) as usize;
+            let (offset, length) = (xorshift(&mut random) % 4096, 1 + xorshift(&mut random) % 4096);
+            let start = page * 4096 + if page == 0 { 64 + offset as usize % 448 } else { offset as usize };
+            let end = (start + length as usize).min((page + 1) * 4096);
+            bytes[start..end].fill_with(|| xorshift(&mut random) as u8);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let mut named = |e: String| {
+            assert!(e.contains(&path.display().to_string()), "seed {seed}: {e}");
+            caught += u32::from(e.contains("cannot be understood"));
+        };
+        match AnyStore::open(&StoreAddress::Embedded(path.clone())) {
+            Err(e) => {
+                refused += 1;
+                named(e.to_string());
+            }
+            // Damage where nothing is kept harms nobody; other damage may turn up later.
+            Ok(store) => {
+                let store = store.store();
+                store.list("").await.map_or_else(|e| named(e.to_string()), drop);
+                store.put("k", b"v".to_vec()).await.map_or_else(|e| named(e.to_string()), drop);
+                store.get("large").await.map_or_else(|e| named(e.to_string()), drop);
+            }
+        }
+    }
+    assert!(refused > 20 && caught > 20, "{refused} have been refused, {caught} have made redb panic");
 }
 
 /// Runs the test `name` of this program on a disk of its own, of 1 MiB; `prepare` is a shell command that may change it.

@@ -1,5 +1,6 @@
 //! Keys and values with revisions in one file: redb.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
@@ -33,14 +34,16 @@ pub struct StoreFile {
 impl StoreFile {
     /// Opens or creates the file. Only one process can have it open. What a killed process has left is repaired.
     pub fn open(path: &Path) -> Result<Self, FileError> {
-        let mut db = create(path)?;
-        if let Err(e) = shrink(path, &mut db) {
-            // It is as good as before, or cannot be opened.
-            warn!("cannot make the store {} smaller: {e}", path.display());
-            drop(db);
-            db = create(path)?;
-        }
-        Ok(StoreFile { path: path.to_owned(), db: RwLock::new(Some(db)) })
+        guarded(|| {
+            let mut db = create(path)?;
+            if let Err(e) = shrink(path, &mut db) {
+                // It is as good as before, or cannot be opened.
+                warn!("cannot make the store {} smaller: {e}", path.display());
+                drop(db);
+                db = create(path)?;
+            }
+            Ok(StoreFile { path: path.to_owned(), db: RwLock::new(Some(db)) })
+        })
     }
 
     /// One entry.
@@ -128,21 +131,39 @@ impl StoreFile {
             drop(open);
             let mut closed = self.db.write().unwrap_or_else(PoisonError::into_inner);
             if closed.is_none() {
-                *closed = Some(create(&self.path)?);
+                *closed = Some(guarded(|| create(&self.path))?);
             }
             drop(closed);
             open = self.db.read().unwrap_or_else(PoisonError::into_inner);
         }
         // Another thread may have met a failure in between.
-        let outcome = open.as_ref().map_or_else(|| Err(wrong(redb::Error::PreviousIo)), work);
+        let outcome = match open.as_ref() {
+            Some(db) => guarded(|| work(db)),
+            None => Err(wrong(redb::Error::PreviousIo)),
+        };
         drop(open);
         if let Err(e) = &outcome
-            && matches!(**e, redb::Error::Io(_) | redb::Error::PreviousIo)
+            && matches!(**e, redb::Error::Io(_) | redb::Error::PreviousIo | redb::Error::Corrupted(_))
         {
-            *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
+            let failed = self.db.write().unwrap_or_else(PoisonError::into_inner).take();
+            guarded(|| {
+                drop(failed);
+                Ok(())
+            })?;
         }
         outcome
     }
+}
+
+/// Works on a file that may be damaged. redb checks what a crash leaves, and otherwise trusts the file: bytes that something
+/// else has changed can make it panic, which shall be an error of the file, not the end of whoever opens it.
+fn guarded<T>(work: impl FnOnce() -> Result<T, FileError>) -> Result<T, FileError> {
+    // What a panic leaves behind is a database that is closed next, and a file that nobody trusts.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let told = panic.downcast_ref::<String>().map(String::as_str);
+        let reason = told.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("for no known reason");
+        Err(wrong(redb::Error::Corrupted(format!("the file cannot be understood: {reason}"))))
+    })
 }
 
 fn create(path: &Path) -> Result<Database, FileError> {
