@@ -114,9 +114,9 @@ impl Writer {
             // The first time what is remembered was out of date, no more.
             if attempt > 1 {
                 tokio::time::sleep(pause(attempt)).await;
-            }
-            if attempt > 0 && begun.elapsed() > PATIENCE {
-                break;
+                if begun.elapsed() > PATIENCE {
+                    break;
+                }
             }
             if attempt >= LEVELLED_AFTER {
                 self.store.put(LOCK, Vec::new()).await?;
