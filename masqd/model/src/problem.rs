@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(excerpt(&exact), exact);
         assert_eq!(excerpt(&format!("{exact}ä")), format!("{exact}…"));
         assert_eq!(excerpt("one\ntwo\n"), "one\ntwo");
-        let lines = vec!["x"; SHOWN_LINES].join("\n");
+        let lines = ["x"; SHOWN_LINES].join("\n");
         assert_eq!(excerpt(&lines), lines);
         assert_eq!(excerpt(&format!("{lines}\nx")), format!("{lines}\n…"));
     }
