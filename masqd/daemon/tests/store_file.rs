@@ -113,6 +113,20 @@ async fn what_was_acknowledged_survives_kill_9_and_nothing_is_half_there() {
 }
 
 #[tokio::test]
+async fn a_file_that_a_kill_has_met_in_the_making_is_made_anew() {
+    for _ in 0..KILLS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let moment = Duration::from_micros(u64::from(getrandom::u32().unwrap() % 10_000));
+        let acknowledged = kill_after(process("writer", &path).spawn().unwrap(), moment);
+        let Snapshot { entries, revision } = Embedded::open(&path).unwrap().list("").await.unwrap();
+        assert!(revision >= acknowledged.unwrap_or(0) && entries == model(revision));
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["store"], "nothing unfinished is left");
+    }
+}
+
+#[tokio::test]
 async fn a_watch_that_is_too_slow_is_told_and_begins_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open_with(&dir.path().join("store"), 10).unwrap();

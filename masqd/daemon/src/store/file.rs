@@ -1,5 +1,6 @@
 //! Keys and values with revisions in one file: redb.
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -40,7 +41,7 @@ impl StoreFile {
                 // It is as good as before, or cannot be opened.
                 warn!("cannot make the store {} smaller: {e}", path.display());
                 drop(db);
-                db = create(path)?;
+                db = reopen(path)?;
             }
             Ok(StoreFile { path: path.to_owned(), db: RwLock::new(Some(db)) })
         })
@@ -131,7 +132,7 @@ impl StoreFile {
             drop(open);
             let mut closed = self.db.write().unwrap_or_else(PoisonError::into_inner);
             if closed.is_none() {
-                *closed = Some(guarded(|| create(&self.path))?);
+                *closed = Some(guarded(|| reopen(&self.path))?);
             }
             drop(closed);
             open = self.db.read().unwrap_or_else(PoisonError::into_inner);
@@ -166,13 +167,46 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, FileError>) -> Result<T, FileErro
     })
 }
 
+/// Opens the file, which exists.
+fn reopen(path: &Path) -> Result<Database, FileError> {
+    let db = Database::open(path).map_err(wrong)?;
+    make_tables(&db)?;
+    Ok(db)
+}
+
+/// Opens the file, or makes it: under another name first, because redb does not open a file that a kill has left half made.
 fn create(path: &Path) -> Result<Database, FileError> {
-    let db = Database::create(path).map_err(wrong)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let unfinished = format!("{name}.new-");
+    for entry in std::fs::read_dir(dir).map_err(wrong)? {
+        let entry = entry.map_err(wrong)?;
+        if entry.file_name().to_string_lossy().starts_with(&unfinished) {
+            // Another process may have been faster.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    if path.try_exists().map_err(wrong)? {
+        return reopen(path);
+    }
+    let new = dir.join(format!("{unfinished}{}", std::process::id()));
+    let made = Database::create(&new).map_err(wrong).and_then(|db| make_tables(&db));
+    // Not renamed: whoever has made the file meanwhile keeps it.
+    let linked = made.and_then(|()| match std::fs::hard_link(&new, path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(wrong(e)),
+        _ => Ok(()),
+    });
+    let _ = std::fs::remove_file(&new);
+    linked?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(wrong)?;
+    reopen(path)
+}
+
+fn make_tables(db: &Database) -> Result<(), FileError> {
     let write = db.begin_write().map_err(wrong)?;
     write.open_table(ENTRIES).map_err(wrong)?;
     write.open_table(META).map_err(wrong)?;
-    write.commit().map_err(wrong)?;
-    Ok(db)
+    write.commit().map_err(wrong)
 }
 
 /// Gives the disk back what a file has grown to and does not need any more.
