@@ -216,7 +216,10 @@ fn a_refusal_names_the_rules_that_forbid() {
         revision: 2,
     });
     let refusal = g.connect(1, gid("192.168.0.2"), qpn).unwrap_err();
-    assert_eq!((refusal.errno(), refusal.reason.rules()), (Errno::EACCES, Some("blue/no-out,blue/no-in".into())));
+    assert_eq!(
+        (refusal.errno(), refusal.reason.rules()),
+        (Errno::EACCES, Some("blue/no-out,blue/no-in".into()))
+    );
 }
 
 #[test]
