@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
@@ -31,6 +31,8 @@ use crate::sync::{STORE, Sync};
 use crate::underlay::{Underlay, UnderlayError};
 use crate::writer::{Plan, WriteError, Writer, plan_apply};
 
+/// How long another masqd that uses the run directory may take to end.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end may take before it is not waited for any more.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -269,10 +271,17 @@ fn take_run_dir(path: &Path) -> Result<File, StartError> {
         .truncate(false)
         .open(path.join("masqd.lock"))
         .map_err(wrong)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(StartError::Running(path.to_owned())),
-        Err(e) => return Err(wrong(e.into())),
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            // One that was killed keeps it until all of its guests' memory is unmapped.
+            Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < PREDECESSOR_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(StartError::Running(path.to_owned())),
+            Err(e) => return Err(wrong(e.into())),
+        }
     }
     for entry in std::fs::read_dir(path).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
