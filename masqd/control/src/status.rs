@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use masq_model::api::{ItemStatus, RealisedState};
-use masq_model::{HostState, Kind, Object};
+use masq_model::{HostState, Object};
 
 use crate::Directory;
 
@@ -62,20 +62,16 @@ impl Concern {
 impl Concern {
     /// The hosts that could not bring it into force, whatever revision they have come to.
     fn failures<'a>(&self, directory: &'a Directory) -> Vec<&'a str> {
-        let state = |host: &str| match directory.get(Kind::HostState, host) {
-            Some(Object::HostState(state)) => Some(state),
-            _ => None,
-        };
         let says = |state: &HostState, about: &str| {
             state.problems.iter().any(|p| p.strip_prefix(about).is_some_and(|rest| rest.starts_with(": ")))
         };
         let of_hosts = self
             .changed_hosts
             .iter()
-            .filter_map(|host| state(host))
+            .filter_map(|host| directory.host_state(host))
             .filter(|s| HOST_PROBLEMS.iter().any(|about| says(s, about)));
         let of_vnics = self.vnics.iter().filter_map(|name| {
-            let state = state(directory.vnic(name)?.host.as_deref()?)?;
+            let state = directory.host_state(directory.vnic(name)?.host.as_deref()?)?;
             says(state, &format!("vnic {name}")).then_some(state)
         });
         of_hosts.chain(of_vnics).map(|state| state.host.as_str()).collect()
@@ -170,8 +166,5 @@ impl<'a> Judge<'a> {
 
 /// The revision up to which a host has brought everything into force; 0 when it is down.
 fn progress(directory: &Directory, host: &str) -> u64 {
-    match directory.get(Kind::HostState, host) {
-        Some(Object::HostState(state)) => state.realised_revision,
-        _ => 0,
-    }
+    directory.host_state(host).map_or(0, |state| state.realised_revision)
 }

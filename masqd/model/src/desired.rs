@@ -216,42 +216,27 @@ impl DesiredState {
 
     /// A host.
     pub fn host(&self, name: &str) -> Option<&Host> {
-        match self.get(Kind::Host, name)? {
-            Object::Host(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Host, name)?.as_host()
     }
 
     /// A network.
     pub fn vpc(&self, name: &str) -> Option<&Vpc> {
-        match self.get(Kind::Vpc, name)? {
-            Object::Vpc(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Vpc, name)?.as_vpc()
     }
 
     /// A security group.
     pub fn security_group(&self, name: &str) -> Option<&SecurityGroup> {
-        match self.get(Kind::SecurityGroup, name)? {
-            Object::SecurityGroup(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::SecurityGroup, name)?.as_security_group()
     }
 
     /// A QoS policy.
     pub fn qos_policy(&self, name: &str) -> Option<&QosPolicy> {
-        match self.get(Kind::QosPolicy, name)? {
-            Object::QosPolicy(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::QosPolicy, name)?.as_qos_policy()
     }
 
     /// A vNIC.
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
-        match self.get(Kind::Vnic, name)? {
-            Object::Vnic(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Vnic, name)?.as_vnic()
     }
 }
 

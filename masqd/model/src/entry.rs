@@ -44,6 +44,33 @@ macro_rules! each {
     };
 }
 
+/// The object as one of a certain kind.
+macro_rules! views {
+    ($($name:ident: $kind:ident),* $(,)?) => {
+        impl Object {
+            $(
+                #[doc = concat!("The [`", stringify!($kind), "`] that it is, if it is one.")]
+                pub fn $name(&self) -> Option<&$kind> {
+                    match self {
+                        Object::$kind(o) => Some(o),
+                        _ => None,
+                    }
+                }
+            )*
+        }
+    };
+}
+
+views! {
+    as_host: Host,
+    as_vpc: Vpc,
+    as_security_group: SecurityGroup,
+    as_qos_policy: QosPolicy,
+    as_vnic: Vnic,
+    as_endpoint: Endpoint,
+    as_host_state: HostState,
+}
+
 /// What stands in for infallible code.
 const INFALLIBLE: &str = "objects have string keys and no failing serialiser";
 

@@ -16,7 +16,9 @@ mod presence;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use masq_model::{DesiredState, Endpoint, Host, Key, Kind, Object, QosPolicy, SecurityGroup, Vnic, Vpc};
+use masq_model::{
+    DesiredState, Endpoint, Host, HostState, Key, Kind, Object, QosPolicy, SecurityGroup, Vnic, Vpc,
+};
 use masq_policy::conntrack::Touched;
 use masq_policy::rename::{Endpoints, Found, Peer};
 use masq_policy::rules::{Groups, Party, Transport, Verdict};
@@ -136,66 +138,47 @@ impl Directory {
 
     /// A host.
     pub fn host(&self, name: &str) -> Option<&Host> {
-        match self.get(Kind::Host, name)? {
-            Object::Host(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Host, name)?.as_host()
     }
 
     /// A network.
     pub fn vpc(&self, name: &str) -> Option<&Vpc> {
-        match self.get(Kind::Vpc, name)? {
-            Object::Vpc(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Vpc, name)?.as_vpc()
     }
 
     /// A security group.
     pub fn security_group(&self, name: &str) -> Option<&SecurityGroup> {
-        match self.get(Kind::SecurityGroup, name)? {
-            Object::SecurityGroup(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::SecurityGroup, name)?.as_security_group()
     }
 
     /// A QoS policy.
     pub fn qos_policy(&self, name: &str) -> Option<&QosPolicy> {
-        match self.get(Kind::QosPolicy, name)? {
-            Object::QosPolicy(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::QosPolicy, name)?.as_qos_policy()
     }
 
     /// A vNIC.
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
-        match self.get(Kind::Vnic, name)? {
-            Object::Vnic(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Vnic, name)?.as_vnic()
     }
 
     /// The endpoint record of a vNIC, as its host wrote it.
     pub fn endpoint(&self, vnic: &str) -> Option<&Endpoint> {
-        match self.get(Kind::Endpoint, vnic)? {
-            Object::Endpoint(o) => Some(o),
-            _ => None,
-        }
+        self.get(Kind::Endpoint, vnic)?.as_endpoint()
+    }
+
+    /// How far a host has come; absent when it is down.
+    pub fn host_state(&self, host: &str) -> Option<&HostState> {
+        self.get(Kind::HostState, host)?.as_host_state()
     }
 
     /// The vNICs that a host shall realise, by name.
     pub fn vnics_of_host(&self, host: &str) -> impl Iterator<Item = &Vnic> {
-        self.of_host(host).filter_map(|o| match o {
-            Object::Vnic(v) => Some(v),
-            _ => None,
-        })
+        self.of_host(host).filter_map(Object::as_vnic)
     }
 
     /// The endpoints that a host has realised, also of vNICs that it should not have any more, by name.
     pub fn endpoints_of_host(&self, host: &str) -> impl Iterator<Item = &Endpoint> {
-        self.of_host(host).filter_map(|o| match o {
-            Object::Endpoint(e) => Some(e),
-            _ => None,
-        })
+        self.of_host(host).filter_map(Object::as_endpoint)
     }
 
     fn of_host(&self, host: &str) -> impl Iterator<Item = &Object> {
@@ -308,10 +291,7 @@ impl Directory {
 
     fn vnic_changed(&mut self, name: &str, old: Option<&Object>, touched: &mut Touched) {
         let new = self.vnic(name).cloned();
-        let old = match old {
-            Some(Object::Vnic(v)) => Some(v),
-            _ => None,
-        };
+        let old = old.and_then(Object::as_vnic);
         let same = |a: &Vnic, b: &Vnic| {
             let unrelated = Vnic { qos_policy: b.qos_policy.clone(), quota: b.quota, ..a.clone() };
             unrelated == *b
