@@ -98,23 +98,22 @@ impl Supervisor {
     /// One round; whether everything is as it should be.
     async fn reconcile(&mut self, realiser: &Realiser) -> bool {
         self.tell_unreadable_rules();
-        let Some(addresses) = self.host_addresses() else {
+        let Some(host) = self.desired_host() else {
             self.devices.withdraw_all_but(|_| false);
             return true;
         };
-        let mut settled = self.set_class_rates().await;
-        settled &= self.reconcile_aliases().await;
-        let usable = self.look_at_underlay(&addresses).await;
+        let mut settled = self.set_class_rates(host.class_rates);
+        settled &= self.reconcile_aliases(host.aliases).await;
+        let usable = self.look_at_underlay(&host.underlay).await;
         if !usable && self.devices.is_empty() {
             return false;
         }
         // Before their endpoints are withdrawn, which tells everybody that this host has let them go.
-        let stays = {
+        {
             let directory = self.host.directory.read();
             let stays = |name: &str| directory.vnic(name).is_some_and(|v| v.is_on(&self.host.name));
-            self.devices.names().into_iter().filter(|name| stays(name)).collect::<BTreeSet<_>>()
-        };
-        self.devices.withdraw_all_but(|running| stays.contains(&running.identity.vnic));
+            self.devices.withdraw_all_but(|running| stays(&running.identity.vnic));
+        }
         settled &= usable && self.publish(realiser).await;
         let wanted = self.wanted();
         self.devices
@@ -175,24 +174,20 @@ impl Supervisor {
         }
     }
 
-    /// The host's underlay addresses, if the desired state knows it.
-    fn host_addresses(&self) -> Option<Vec<IpAddr>> {
-        let addresses = self.host.directory.read().host(&self.host.name).map(|h| h.underlay.clone());
-        match &addresses {
+    /// This host, if the desired state knows it.
+    fn desired_host(&self) -> Option<masq_model::Host> {
+        let host = self.host.directory.read().host(&self.host.name).cloned();
+        match &host {
             Some(_) => self.health.fine(DESIRED),
             None => self
                 .health
                 .problem(DESIRED, format!("it has no host {:?}, which is this one", self.host.name)),
         }
-        addresses
+        host
     }
 
     /// Makes the RNIC share its classes' rates as the desired state says; whether it does.
-    async fn set_class_rates(&mut self) -> bool {
-        let rates = {
-            let directory = self.host.directory.read();
-            directory.host(&self.host.name).map(|h| h.class_rates.clone()).unwrap_or_default()
-        };
+    fn set_class_rates(&mut self, rates: Vec<ClassRate>) -> bool {
         if self.class_rates.as_ref() == Some(&rates) {
             return true;
         }
@@ -210,13 +205,9 @@ impl Supervisor {
     }
 
     /// Puts the host's aliases on its links, and takes away those that are not wanted any more; whether all went well.
-    async fn reconcile_aliases(&mut self) -> bool {
-        let wanted: Vec<Alias> = {
-            let directory = self.host.directory.read();
-            let aliases = directory.host(&self.host.name).map(|h| h.aliases.clone()).unwrap_or_default();
-            let alias = |a: masq_model::Alias| Alias { address: a.address, link: a.link, gateway: a.gateway };
-            aliases.into_iter().map(alias).collect()
-        };
+    async fn reconcile_aliases(&mut self, aliases: Vec<masq_model::Alias>) -> bool {
+        let alias = |a: masq_model::Alias| Alias { address: a.address, link: a.link, gateway: a.gateway };
+        let wanted: Vec<Alias> = aliases.into_iter().map(alias).collect();
         let problems = match self.underlay.reconcile_aliases(&wanted).await {
             Ok(Reconciled { changes, problems }) => {
                 if changes > 0 {
@@ -341,10 +332,6 @@ impl Devices {
 
     fn leaving(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
     }
 
     fn is_empty(&self) -> bool {
