@@ -312,7 +312,13 @@ impl Guest {
         self.host.taken.set(&self.name, self.session.taken_gids());
     }
 
+    /// Serves what is on the control queue, then lets peers know what that has changed for them.
     fn serve_requests(&mut self) {
+        self.take_requests();
+        self.tell_taken();
+    }
+
+    fn take_requests(&mut self) {
         for _ in 0..REQUESTS_PER_TURN {
             let Some(ring) = &mut self.control else { return };
             match ring.pop(self.ram.mapped(), MAX_REQUEST_BYTES) {
@@ -336,7 +342,6 @@ impl Guest {
             let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
             self.session.handle_request(env, &chain.request)
         };
-        self.tell_taken();
         match outcome {
             Outcome::Reply(reply) => self.reply(chain, reply),
             Outcome::Pending(ticket) => {
