@@ -92,16 +92,8 @@ fn writable(
                   waiting: Waiting,
                   headers: HeaderMap,
                   body: Body| async move {
-                let target = Target {
-                    who,
-                    method: "PUT",
-                    key: for_put(names)?,
-                    conditions: Conditions::of(&headers)?,
-                };
-                expect_type(&headers, &["application/json"])?;
-                let wait = waiting?.0;
-                let body = request::body(body, MAX_OBJECT_BYTES, api.patience.object).await?;
-                let spec = request::json(&body)?;
+                let target = Target::of(who, "PUT", for_put(names)?, &headers)?;
+                let (wait, spec) = api.sent(&["application/json"], waiting, &headers, body).await?;
                 api.put(target, wait, move |_| Ok(spec.clone())).await
             },
         ))
@@ -112,16 +104,9 @@ fn writable(
                   waiting: Waiting,
                   headers: HeaderMap,
                   body: Body| async move {
-                let target = Target {
-                    who,
-                    method: "PATCH",
-                    key: for_patch(names)?,
-                    conditions: Conditions::of(&headers)?,
-                };
-                expect_type(&headers, &["application/merge-patch+json", "application/json"])?;
-                let wait = waiting?.0;
-                let body = request::body(body, MAX_OBJECT_BYTES, api.patience.object).await?;
-                let patch = request::json(&body)?;
+                let target = Target::of(who, "PATCH", for_patch(names)?, &headers)?;
+                let types = ["application/merge-patch+json", "application/json"];
+                let (wait, patch) = api.sent(&types, waiting, &headers, body).await?;
                 let key = target.key.clone();
                 api.put(target, wait, move |current| {
                     let mut spec = current.ok_or_else(|| no_such(&key))?.to_value();
@@ -137,12 +122,7 @@ fn writable(
                   names: Names,
                   waiting: Waiting,
                   headers: HeaderMap| async move {
-                let target = Target {
-                    who,
-                    method: "DELETE",
-                    key: for_delete(names)?,
-                    conditions: Conditions::of(&headers)?,
-                };
+                let target = Target::of(who, "DELETE", for_delete(names)?, &headers)?;
                 api.delete(target, waiting?.0).await
             },
         ))
@@ -157,6 +137,10 @@ struct Target {
 }
 
 impl Target {
+    fn of(who: Who, method: &'static str, key: Key, headers: &HeaderMap) -> Result<Target, Refused> {
+        Ok(Target { who, method, key, conditions: Conditions::of(headers)? })
+    }
+
     /// Whether it may be written, as things are.
     fn check(&self, current: &Current) -> Result<(), Refused> {
         self.conditions.check(current.generation(&self.key))
@@ -182,6 +166,20 @@ impl Api {
             .map_err(|e| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, e))?;
         let item = item(&mut Judge::new(&self.host.directory.read()), &object, entry.revision);
         Ok(reply::item(StatusCode::OK, item))
+    }
+
+    /// What was sent with a write: how long to wait, and the body, of one of these types.
+    async fn sent(
+        &self,
+        types: &[&str],
+        waiting: Waiting,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Wait, Value), Refused> {
+        expect_type(headers, types)?;
+        let wait = waiting?.0;
+        let body = request::body(body, MAX_OBJECT_BYTES, self.patience.object).await?;
+        Ok((wait, request::json(&body)?))
     }
 
     /// Writes the object that `spec` makes of the present one.
