@@ -25,7 +25,7 @@
 /* Incompatible changes of the contract; a driver refuses a major version that it does not know. */
 #define VRDMA_ABI_MAJOR 1
 /* Additive changes of the contract. */
-#define VRDMA_ABI_MINOR 0
+#define VRDMA_ABI_MINOR 1
 /* Queue of control commands. */
 #define VRDMA_QUEUE_CONTROL 0
 /* Queue of asynchronous events. */
@@ -40,6 +40,8 @@
 #define VRDMA_LINK_ACTIVE 1
 /* Entries of the GID table. */
 #define VRDMA_GID_TABLE_LEN 16
+/* Most pages of a region that a work request registers (SEND_OP_REG_MR): their list is one page. */
+#define VRDMA_FAST_REG_MAX_PAGES 512
 /* Bytes of a page in every list of guest pages, whatever the guest's own page size is. */
 #define VRDMA_PAGE_BYTES 4096
 
@@ -54,7 +56,7 @@ struct vrdma_config {
 	__u16 abi_major;
 	/* ABI_MINOR of the host. */
 	__u16 abi_minor;
-	/* Optional parts of the contract that the host offers; none is defined in version 1.0. */
+	/* Optional parts of the contract that the host offers; none is defined yet. */
 	__u64 features;
 	/* Names the lifetime of the RNIC's objects, never 0. A new value tells the guest that all its objects are gone. */
 	__u64 epoch;
@@ -105,7 +107,13 @@ struct vrdma_config {
 	/* Paths of the underlay that a connection may use. */
 	__u8 paths;
 	/* Zero. */
-	__u8 reserved[11];
+	__u8 reserved;
+	/* Most scatter/gather entries of a receive in a shared receive queue. */
+	__u16 max_srq_sge;
+	/* Most entries of a shared receive queue. */
+	__u32 max_srq_wr;
+	/* Most memory windows, 0 when they are not supported. */
+	__u32 max_mws;
 };
 static_assert(sizeof(struct vrdma_config) == 112, "size of vrdma_config");
 static_assert(offsetof(struct vrdma_config, magic) == 0, "offset of vrdma_config.magic");
@@ -137,6 +145,9 @@ static_assert(offsetof(struct vrdma_config, max_dest_rd_atomic) == 98, "offset o
 static_assert(offsetof(struct vrdma_config, max_rd_atomic) == 99, "offset of vrdma_config.max_rd_atomic");
 static_assert(offsetof(struct vrdma_config, paths) == 100, "offset of vrdma_config.paths");
 static_assert(offsetof(struct vrdma_config, reserved) == 101, "offset of vrdma_config.reserved");
+static_assert(offsetof(struct vrdma_config, max_srq_sge) == 102, "offset of vrdma_config.max_srq_sge");
+static_assert(offsetof(struct vrdma_config, max_srq_wr) == 104, "offset of vrdma_config.max_srq_wr");
+static_assert(offsetof(struct vrdma_config, max_mws) == 108, "offset of vrdma_config.max_mws");
 
 /* ---- Control commands ---- */
 
@@ -170,16 +181,69 @@ static_assert(offsetof(struct vrdma_config, reserved) == 101, "offset of vrdma_c
 #define VRDMA_OP_QUERY_QP 26
 /* Destroy: a queue pair. */
 #define VRDMA_OP_DESTROY_QP 27
+/* ReregMr: change a memory region; replies with CreateMrReply. */
+#define VRDMA_OP_REREG_MR 28
+/* ResizeCq: give a completion queue another ring. */
+#define VRDMA_OP_RESIZE_CQ 29
+/* CreateSrq: a shared receive queue; replies with CreateSrqReply. */
+#define VRDMA_OP_CREATE_SRQ 30
+/* ModifySrq: arm a shared receive queue's limit. */
+#define VRDMA_OP_MODIFY_SRQ 31
+/* Destroy (as the name of an object): asks for a shared receive queue's limit; replies with QuerySrqReply. */
+#define VRDMA_OP_QUERY_SRQ 32
+/* Destroy: a shared receive queue. */
+#define VRDMA_OP_DESTROY_SRQ 33
+/* CreateMw: a memory window; replies with CreateMwReply. */
+#define VRDMA_OP_CREATE_MW 34
+/* Destroy: a memory window, bound or not. */
+#define VRDMA_OP_DESTROY_MW 35
+/* CreateXrcd: an XRC domain. */
+#define VRDMA_OP_CREATE_XRCD 36
+/* Destroy: an XRC domain. */
+#define VRDMA_OP_DESTROY_XRCD 37
 /* The handle that means "none", for instance CreateQp::srq. */
 #define VRDMA_HANDLE_NONE 0xffffffffU
 /* The context is the kernel's own; only its objects may use kernel-only features. */
 #define VRDMA_CONTEXT_KERNEL 1
+/*
+ * QP1, the General Services Interface: unreliable datagrams with the well-known Q_Key. One of a device, in a context with
+ * CONTEXT_KERNEL; its number is 1.
+ */
+#define VRDMA_QP_TYPE_GSI 1
 /* Reliable connected. */
 #define VRDMA_QP_TYPE_RC 2
 /* Unreliable connected. */
 #define VRDMA_QP_TYPE_UC 3
 /* Unreliable datagram. */
 #define VRDMA_QP_TYPE_UD 4
+/* Extended reliable connected, initiator: it has no receive queue. */
+#define VRDMA_QP_TYPE_XRC_INI 9
+/* Extended reliable connected, target: it has no queues, and each message names a shared receive queue of its XRC domain. */
+#define VRDMA_QP_TYPE_XRC_TGT 10
+/* A shared receive queue for queue pairs of any kind but XRC. */
+#define VRDMA_SRQ_TYPE_BASIC 0
+/* A shared receive queue that XRC messages name, with a completion queue of its own. */
+#define VRDMA_SRQ_TYPE_XRC 1
+/*
+ * CreateMr::flags: the region is all of the guest's memory, addresses are guest-physical, and there are no pages. Only in a context
+ * with CONTEXT_KERNEL.
+ */
+#define VRDMA_MR_ALL_MEMORY 1
+/*
+ * CreateMr::flags: the region is filled by work requests (SEND_OP_REG_MR): at first it is invalid, iova and pages are zero, and length is the most
+ * that it will have: FAST_REG_MAX_PAGES pages at most. Only in a context with CONTEXT_KERNEL.
+ */
+#define VRDMA_MR_FAST_REG 2
+/* ReregMr::flags: iova, length and pages are given (IBV_REREG_MR_CHANGE_TRANSLATION). */
+#define VRDMA_REREG_TRANSLATION 1
+/* ReregMr::flags: pd is given. */
+#define VRDMA_REREG_PD 2
+/* ReregMr::flags: access is given. */
+#define VRDMA_REREG_ACCESS 4
+/* A window that every queue pair of its domain may bind and use (IBV_MW_TYPE_1). */
+#define VRDMA_MW_TYPE_1 1
+/* A window that belongs to the queue pair that binds it (IBV_MW_TYPE_2; 2B of IBTA Vol 1 §10.6.7.2.2). */
+#define VRDMA_MW_TYPE_2 2
 /* Every send is signalled, whatever its flags say. */
 #define VRDMA_QP_SIGNAL_ALL 1
 /* The region accepts local writes (IBV_ACCESS_LOCAL_WRITE). */
@@ -190,6 +254,10 @@ static_assert(offsetof(struct vrdma_config, reserved) == 101, "offset of vrdma_c
 #define VRDMA_ACCESS_REMOTE_READ 4
 /* The region or QP accepts atomics (IBV_ACCESS_REMOTE_ATOMIC). */
 #define VRDMA_ACCESS_REMOTE_ATOMIC 8
+/* Memory windows can be bound to the region (IBV_ACCESS_MW_BIND). */
+#define VRDMA_ACCESS_MW_BIND 16
+/* A region's or window's addresses begin at 0 (IBV_ACCESS_ZERO_BASED). */
+#define VRDMA_ACCESS_ZERO_BASED 32
 /* Reset. */
 #define VRDMA_QP_STATE_RESET 0
 /* Initialised. */
@@ -342,7 +410,7 @@ static_assert(sizeof(struct vrdma_del_gid) == 8, "size of vrdma_del_gid");
 static_assert(offsetof(struct vrdma_del_gid, index) == 0, "offset of vrdma_del_gid.index");
 static_assert(offsetof(struct vrdma_del_gid, reserved) == 4, "offset of vrdma_del_gid.reserved");
 
-/* Names one object: all OP_DESTROY_ commands and OP_QUERY_QP. */
+/* Names one object: all OP_DESTROY_ and OP_QUERY_ commands. */
 struct vrdma_destroy {
 	/* The object's handle. */
 	__u32 handle;
@@ -386,7 +454,7 @@ struct vrdma_create_mr {
 	__u32 pd;
 	/* ACCESS_ bits; bits from 1 << 20 up are optional (IBV_ACCESS_OPTIONAL_RANGE) and ignored, others are refused. */
 	__u32 access;
-	/* Zero. */
+	/* MR_ bits. */
 	__u32 flags;
 	/* The address by which work requests name the first byte. */
 	__u64 iova;
@@ -414,6 +482,142 @@ struct vrdma_create_mr_reply {
 static_assert(sizeof(struct vrdma_create_mr_reply) == 8, "size of vrdma_create_mr_reply");
 static_assert(offsetof(struct vrdma_create_mr_reply, lkey) == 0, "offset of vrdma_create_mr_reply.lkey");
 static_assert(offsetof(struct vrdma_create_mr_reply, rkey) == 4, "offset of vrdma_create_mr_reply.rkey");
+
+/* OP_REREG_MR. What is not given stays; the keys stay too. When it is refused, nothing has changed. */
+struct vrdma_rereg_mr {
+	/* The region. */
+	__u32 mr;
+	/* REREG_ bits. */
+	__u32 flags;
+	/* Its new protection domain, or HANDLE_NONE. */
+	__u32 pd;
+	/* Its new ACCESS_ bits. */
+	__u32 access;
+	/* Its new first address. */
+	__u64 iova;
+	/* Its new length in bytes. */
+	__u64 length;
+	/* Its new pages. */
+	struct vrdma_page_table pages;
+};
+static_assert(sizeof(struct vrdma_rereg_mr) == 48, "size of vrdma_rereg_mr");
+static_assert(offsetof(struct vrdma_rereg_mr, mr) == 0, "offset of vrdma_rereg_mr.mr");
+static_assert(offsetof(struct vrdma_rereg_mr, flags) == 4, "offset of vrdma_rereg_mr.flags");
+static_assert(offsetof(struct vrdma_rereg_mr, pd) == 8, "offset of vrdma_rereg_mr.pd");
+static_assert(offsetof(struct vrdma_rereg_mr, access) == 12, "offset of vrdma_rereg_mr.access");
+static_assert(offsetof(struct vrdma_rereg_mr, iova) == 16, "offset of vrdma_rereg_mr.iova");
+static_assert(offsetof(struct vrdma_rereg_mr, length) == 24, "offset of vrdma_rereg_mr.length");
+static_assert(offsetof(struct vrdma_rereg_mr, pages) == 32, "offset of vrdma_rereg_mr.pages");
+
+/* OP_CREATE_MW. A window gives no access before a work request binds it (SEND_OP_BIND_MW). */
+struct vrdma_create_mw {
+	/* Handle of the new window. */
+	__u32 mw;
+	/* Its protection domain. */
+	__u32 pd;
+	/* MW_TYPE_. */
+	__u8 mw_type;
+	/* Zero. */
+	__u8 reserved[7];
+};
+static_assert(sizeof(struct vrdma_create_mw) == 16, "size of vrdma_create_mw");
+static_assert(offsetof(struct vrdma_create_mw, mw) == 0, "offset of vrdma_create_mw.mw");
+static_assert(offsetof(struct vrdma_create_mw, pd) == 4, "offset of vrdma_create_mw.pd");
+static_assert(offsetof(struct vrdma_create_mw, mw_type) == 8, "offset of vrdma_create_mw.mw_type");
+static_assert(offsetof(struct vrdma_create_mw, reserved) == 9, "offset of vrdma_create_mw.reserved");
+
+/* Reply to OP_CREATE_MW. */
+struct vrdma_create_mw_reply {
+	/* The window's first key. A binding may choose another low byte; the upper 24 bits name the window. */
+	__u32 rkey;
+	/* Zero. */
+	__u32 reserved;
+};
+static_assert(sizeof(struct vrdma_create_mw_reply) == 8, "size of vrdma_create_mw_reply");
+static_assert(offsetof(struct vrdma_create_mw_reply, rkey) == 0, "offset of vrdma_create_mw_reply.rkey");
+static_assert(offsetof(struct vrdma_create_mw_reply, reserved) == 4, "offset of vrdma_create_mw_reply.reserved");
+
+/* OP_CREATE_XRCD. Contexts share XRC domains, so it belongs to none. */
+struct vrdma_create_xrcd {
+	/* Handle of the new XRC domain. */
+	__u32 xrcd;
+	/* Zero. */
+	__u32 reserved;
+};
+static_assert(sizeof(struct vrdma_create_xrcd) == 8, "size of vrdma_create_xrcd");
+static_assert(offsetof(struct vrdma_create_xrcd, xrcd) == 0, "offset of vrdma_create_xrcd.xrcd");
+static_assert(offsetof(struct vrdma_create_xrcd, reserved) == 4, "offset of vrdma_create_xrcd.reserved");
+
+/* OP_CREATE_SRQ. */
+struct vrdma_create_srq {
+	/* Handle of the new shared receive queue. */
+	__u32 srq;
+	/* Its protection domain. */
+	__u32 pd;
+	/* With SRQ_TYPE_XRC: the completion queue of its receives; else HANDLE_NONE. */
+	__u32 cq;
+	/* With SRQ_TYPE_XRC: its XRC domain; else HANDLE_NONE. */
+	__u32 xrcd;
+	/* Number of entries: a power of two, at most Config::max_srq_wr. */
+	__u32 entries;
+	/* Most scatter/gather entries of a receive, at most Config::max_srq_sge. */
+	__u16 max_sge;
+	/* Bytes between two entries, as a power of two: 6 (64 bytes) to 10 (1024 bytes). */
+	__u8 stride_shift;
+	/* SRQ_TYPE_. */
+	__u8 srq_type;
+	/* The limit, as with OP_MODIFY_SRQ. */
+	__u32 limit;
+	/* Zero. */
+	__u32 reserved;
+	/* The ring: WorkHeader in the first stride, then the entries; zeroed. */
+	struct vrdma_page_table ring;
+};
+static_assert(sizeof(struct vrdma_create_srq) == 48, "size of vrdma_create_srq");
+static_assert(offsetof(struct vrdma_create_srq, srq) == 0, "offset of vrdma_create_srq.srq");
+static_assert(offsetof(struct vrdma_create_srq, pd) == 4, "offset of vrdma_create_srq.pd");
+static_assert(offsetof(struct vrdma_create_srq, cq) == 8, "offset of vrdma_create_srq.cq");
+static_assert(offsetof(struct vrdma_create_srq, xrcd) == 12, "offset of vrdma_create_srq.xrcd");
+static_assert(offsetof(struct vrdma_create_srq, entries) == 16, "offset of vrdma_create_srq.entries");
+static_assert(offsetof(struct vrdma_create_srq, max_sge) == 20, "offset of vrdma_create_srq.max_sge");
+static_assert(offsetof(struct vrdma_create_srq, stride_shift) == 22, "offset of vrdma_create_srq.stride_shift");
+static_assert(offsetof(struct vrdma_create_srq, srq_type) == 23, "offset of vrdma_create_srq.srq_type");
+static_assert(offsetof(struct vrdma_create_srq, limit) == 24, "offset of vrdma_create_srq.limit");
+static_assert(offsetof(struct vrdma_create_srq, reserved) == 28, "offset of vrdma_create_srq.reserved");
+static_assert(offsetof(struct vrdma_create_srq, ring) == 32, "offset of vrdma_create_srq.ring");
+
+/* Reply to OP_CREATE_SRQ. */
+struct vrdma_create_srq_reply {
+	/* Its number, by which XRC messages name it; 0 with SRQ_TYPE_BASIC. */
+	__u32 srqn;
+	/* RING_FORMAT_1. */
+	__u32 ring_format;
+};
+static_assert(sizeof(struct vrdma_create_srq_reply) == 8, "size of vrdma_create_srq_reply");
+static_assert(offsetof(struct vrdma_create_srq_reply, srqn) == 0, "offset of vrdma_create_srq_reply.srqn");
+static_assert(offsetof(struct vrdma_create_srq_reply, ring_format) == 4, "offset of vrdma_create_srq_reply.ring_format");
+
+/* OP_MODIFY_SRQ. */
+struct vrdma_modify_srq {
+	/* The shared receive queue. */
+	__u32 srq;
+	/* When fewer receives than this are left, one EVENT_SRQ_LIMIT is sent and the limit is 0 again; 0: none. */
+	__u32 limit;
+};
+static_assert(sizeof(struct vrdma_modify_srq) == 8, "size of vrdma_modify_srq");
+static_assert(offsetof(struct vrdma_modify_srq, srq) == 0, "offset of vrdma_modify_srq.srq");
+static_assert(offsetof(struct vrdma_modify_srq, limit) == 4, "offset of vrdma_modify_srq.limit");
+
+/* Reply to OP_QUERY_SRQ. */
+struct vrdma_query_srq_reply {
+	/* The limit, 0 when none is armed. */
+	__u32 limit;
+	/* Zero. */
+	__u32 reserved;
+};
+static_assert(sizeof(struct vrdma_query_srq_reply) == 8, "size of vrdma_query_srq_reply");
+static_assert(offsetof(struct vrdma_query_srq_reply, limit) == 0, "offset of vrdma_query_srq_reply.limit");
+static_assert(offsetof(struct vrdma_query_srq_reply, reserved) == 4, "offset of vrdma_query_srq_reply.reserved");
 
 /* OP_CREATE_CQ. */
 struct vrdma_create_cq {
@@ -446,15 +650,33 @@ static_assert(sizeof(struct vrdma_create_cq_reply) == 8, "size of vrdma_create_c
 static_assert(offsetof(struct vrdma_create_cq_reply, ring_format) == 0, "offset of vrdma_create_cq_reply.ring_format");
 static_assert(offsetof(struct vrdma_create_cq_reply, reserved) == 4, "offset of vrdma_create_cq_reply.reserved");
 
+/*
+ * OP_RESIZE_CQ. Entries that the guest has not read yet stand in the new ring under the same indexes (modulo its number of
+ * entries, with its phase), and its CqHeader takes over consumer and arm; from the reply on the old ring is the guest's. The guest does not
+ * poll or arm the queue meanwhile. Refused with EINVAL when more entries wait than the new ring has.
+ */
+struct vrdma_resize_cq {
+	/* The completion queue. */
+	__u32 cq;
+	/* Number of entries: a power of two, at most Config::max_cqe. */
+	__u32 entries;
+	/* The new ring, zeroed. */
+	struct vrdma_page_table ring;
+};
+static_assert(sizeof(struct vrdma_resize_cq) == 24, "size of vrdma_resize_cq");
+static_assert(offsetof(struct vrdma_resize_cq, cq) == 0, "offset of vrdma_resize_cq.cq");
+static_assert(offsetof(struct vrdma_resize_cq, entries) == 4, "offset of vrdma_resize_cq.entries");
+static_assert(offsetof(struct vrdma_resize_cq, ring) == 8, "offset of vrdma_resize_cq.ring");
+
 /* OP_CREATE_QP. */
 struct vrdma_create_qp {
 	/* Handle of the new queue pair. */
 	__u32 qp;
-	/* Its protection domain. */
+	/* Its protection domain; HANDLE_NONE with QP_TYPE_XRC_TGT, which uses that of the shared receive queue. */
 	__u32 pd;
-	/* Completion queue of sends. */
+	/* Completion queue of sends; HANDLE_NONE with QP_TYPE_XRC_TGT. */
 	__u32 send_cq;
-	/* Completion queue of receives. */
+	/* Completion queue of receives; HANDLE_NONE with QP_TYPE_XRC_INI and QP_TYPE_XRC_TGT. */
 	__u32 recv_cq;
 	/* Shared receive queue, or HANDLE_NONE. */
 	__u32 srq;
@@ -462,9 +684,9 @@ struct vrdma_create_qp {
 	__u32 flags;
 	/* A number of the guest's choice that stands in every completion of this QP. */
 	__u32 cookie;
-	/* Entries of the send queue: a power of two, at most Config::max_qp_wr. */
+	/* Entries of the send queue: a power of two, at most Config::max_qp_wr; 0, and no ring, with QP_TYPE_XRC_TGT. */
 	__u32 sq_entries;
-	/* Entries of the receive queue: a power of two, at most Config::max_qp_wr. */
+	/* Entries of the receive queue, likewise; 0, and no ring, with a shared receive queue and with XRC. */
 	__u32 rq_entries;
 	/* Most scatter/gather entries of a send. */
 	__u16 max_send_sge;
@@ -476,10 +698,14 @@ struct vrdma_create_qp {
 	__u8 sq_stride_shift;
 	/* Bytes between two entries of the receive queue, as a power of two: 6 (64 bytes) to 10 (1024 bytes). */
 	__u8 rq_stride_shift;
-	/* QP_TYPE_RC, … */
+	/* QP_TYPE_. */
 	__u8 qp_type;
 	/* Zero. */
-	__u8 reserved[11];
+	__u8 reserved0[3];
+	/* With QP_TYPE_XRC_TGT: its XRC domain; else HANDLE_NONE. */
+	__u32 xrcd;
+	/* Zero. */
+	__u32 reserved1;
 	/* The send queue: WorkHeader in the first stride, then the entries; zeroed. */
 	struct vrdma_page_table sq;
 	/* The receive queue, likewise. */
@@ -501,7 +727,9 @@ static_assert(offsetof(struct vrdma_create_qp, max_inline_bytes) == 40, "offset 
 static_assert(offsetof(struct vrdma_create_qp, sq_stride_shift) == 42, "offset of vrdma_create_qp.sq_stride_shift");
 static_assert(offsetof(struct vrdma_create_qp, rq_stride_shift) == 43, "offset of vrdma_create_qp.rq_stride_shift");
 static_assert(offsetof(struct vrdma_create_qp, qp_type) == 44, "offset of vrdma_create_qp.qp_type");
-static_assert(offsetof(struct vrdma_create_qp, reserved) == 45, "offset of vrdma_create_qp.reserved");
+static_assert(offsetof(struct vrdma_create_qp, reserved0) == 45, "offset of vrdma_create_qp.reserved0");
+static_assert(offsetof(struct vrdma_create_qp, xrcd) == 48, "offset of vrdma_create_qp.xrcd");
+static_assert(offsetof(struct vrdma_create_qp, reserved1) == 52, "offset of vrdma_create_qp.reserved1");
 static_assert(offsetof(struct vrdma_create_qp, sq) == 56, "offset of vrdma_create_qp.sq");
 static_assert(offsetof(struct vrdma_create_qp, rq) == 72, "offset of vrdma_create_qp.rq");
 
@@ -643,12 +871,18 @@ static_assert(offsetof(struct vrdma_query_qp_reply, reserved) == 73, "offset of 
 #define VRDMA_EVENT_CQ_ERR 6
 /* The device cannot go on; its epoch will change (IBV_EVENT_DEVICE_FATAL). */
 #define VRDMA_EVENT_DEVICE_FATAL 7
+/* A shared receive queue has fewer receives than its limit (IBV_EVENT_SRQ_LIMIT_REACHED). */
+#define VRDMA_EVENT_SRQ_LIMIT 8
+/* A shared receive queue failed (IBV_EVENT_SRQ_ERR). */
+#define VRDMA_EVENT_SRQ_ERR 9
+/* A QP with a shared receive queue is in error and takes no more receives from it (IBV_EVENT_QP_LAST_WQE_REACHED). */
+#define VRDMA_EVENT_QP_LAST_WQE 10
 
 /* A buffer of the queue QUEUE_EVENTS. */
 struct vrdma_async_event {
 	/* EVENT_. */
 	__u32 kind;
-	/* Handle of the QP or CQ. */
+	/* Handle of the QP, CQ or SRQ. */
 	__u32 handle;
 	/* The epoch to which the handle belongs. */
 	__u64 epoch;
@@ -733,12 +967,14 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_SEND_OP_CMP_SWAP 5
 /* Atomic fetch and add. */
 #define VRDMA_SEND_OP_FETCH_ADD 6
-/* Local invalidate; not in version 1.0. */
+/* Local invalidate: imm_or_inv is the key of a window of type 2 or of a region with MR_FAST_REG. */
 #define VRDMA_SEND_OP_LOCAL_INV 7
-/* Bind a memory window; not in version 1.0. */
+/* Bind a memory window: rkey is its key from then on. */
 #define VRDMA_SEND_OP_BIND_MW 8
-/* Send with remote invalidate; not in version 1.0. */
+/* Send with remote invalidate of the key imm_or_inv. */
 #define VRDMA_SEND_OP_SEND_INV 9
+/* Fast registration (IB_WR_REG_MR): rkey is the key of the region from then on. Only QPs of a context with CONTEXT_KERNEL. */
+#define VRDMA_SEND_OP_REG_MR 32
 /* Multipath: wait for a sibling's completion counter; not in version 1.0. */
 #define VRDMA_SEND_OP_WAIT 128
 /* Multipath: place into a posted receive; not in version 1.0. */
@@ -763,6 +999,12 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_WC_COMP_SWAP 3
 /* Fetch and add. */
 #define VRDMA_WC_FETCH_ADD 4
+/* Bind a memory window. */
+#define VRDMA_WC_BIND_MW 5
+/* Local invalidate. */
+#define VRDMA_WC_LOCAL_INV 6
+/* Fast registration (IB_WC_REG_MR has another value in some kernels: the module translates). */
+#define VRDMA_WC_REG_MR 8
 /* A received send. */
 #define VRDMA_WC_RECV 128
 /* A received RDMA write with immediate data. */
@@ -777,6 +1019,8 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_WC_LOC_PROT_ERR 4
 /* Work request flushed. */
 #define VRDMA_WC_WR_FLUSH_ERR 5
+/* Memory window bind error. */
+#define VRDMA_WC_MW_BIND_ERR 6
 /* Bad response. */
 #define VRDMA_WC_BAD_RESP_ERR 7
 /* Local access error. */
@@ -803,6 +1047,16 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_CQE_RECV 2
 /* Cqe::flags: the received message was solicited (or the entry reports an error). */
 #define VRDMA_CQE_SOLICITED 4
+/* Cqe::flags: the received data begins with a GRH (always so for datagrams). */
+#define VRDMA_CQE_GRH 8
+/* Cqe::flags: imm_or_inv holds a key that the peer has invalidated. */
+#define VRDMA_CQE_WITH_INV 16
+/* Cqe::flags: the receive came from a shared receive queue. */
+#define VRDMA_CQE_SRQ 32
+/* Cqe::flags: the GRH's network header is IPv4. */
+#define VRDMA_CQE_IPV4 64
+/* DatagramSegment::qkey: with this bit the QP's own Q_Key is sent instead (IBTA Vol 1 §10.2.5). */
+#define VRDMA_QKEY_OF_QP 0xffffffff80000000U
 /* CqHeader::arm: no event wanted. */
 #define VRDMA_ARM_NONE 0
 /* CqHeader::arm: an event for the next solicited or failed completion. */
@@ -814,12 +1068,15 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 struct vrdma_work_header {
 	/* Index of the next entry that the guest will write; only the guest stores it. */
 	__u32 producer;
+	/* In a shared receive queue, index of the next entry that the RNIC will take; only the RNIC stores it. */
+	__u32 taken;
 	/* Zero. */
-	__u32 reserved[15];
+	__u32 reserved[14];
 };
 static_assert(sizeof(struct vrdma_work_header) == 64, "size of vrdma_work_header");
 static_assert(offsetof(struct vrdma_work_header, producer) == 0, "offset of vrdma_work_header.producer");
-static_assert(offsetof(struct vrdma_work_header, reserved) == 4, "offset of vrdma_work_header.reserved");
+static_assert(offsetof(struct vrdma_work_header, taken) == 4, "offset of vrdma_work_header.taken");
+static_assert(offsetof(struct vrdma_work_header, reserved) == 8, "offset of vrdma_work_header.reserved");
 
 /* First stride of a completion queue. */
 struct vrdma_cq_header {
@@ -881,6 +1138,89 @@ static_assert(offsetof(struct vrdma_send_header, remote_addr) == 16, "offset of 
 static_assert(offsetof(struct vrdma_send_header, rkey) == 24, "offset of vrdma_send_header.rkey");
 static_assert(offsetof(struct vrdma_send_header, inline_bytes) == 28, "offset of vrdma_send_header.inline_bytes");
 
+/*
+ * Follows SendHeader in the queue of a UD or GSI QP: where the datagram goes. An address handle is these fields; the RNIC checks
+ * them when it sends.
+ */
+struct vrdma_datagram_segment {
+	/* The destination GID. */
+	__u8 dgid[16];
+	/* The destination QP; 1 is the destination's GSI. */
+	__u32 dest_qpn;
+	/* Q_Key; see QKEY_OF_QP. */
+	__u32 qkey;
+	/* Flow label, 20 bits. */
+	__u32 flow_label;
+	/* Entry of the GID table. */
+	__u8 sgid_index;
+	/* Hop limit. */
+	__u8 hop_limit;
+	/* Traffic class. */
+	__u8 traffic_class;
+	/* Service level. */
+	__u8 sl;
+};
+static_assert(sizeof(struct vrdma_datagram_segment) == 32, "size of vrdma_datagram_segment");
+static_assert(offsetof(struct vrdma_datagram_segment, dgid) == 0, "offset of vrdma_datagram_segment.dgid");
+static_assert(offsetof(struct vrdma_datagram_segment, dest_qpn) == 16, "offset of vrdma_datagram_segment.dest_qpn");
+static_assert(offsetof(struct vrdma_datagram_segment, qkey) == 20, "offset of vrdma_datagram_segment.qkey");
+static_assert(offsetof(struct vrdma_datagram_segment, flow_label) == 24, "offset of vrdma_datagram_segment.flow_label");
+static_assert(offsetof(struct vrdma_datagram_segment, sgid_index) == 28, "offset of vrdma_datagram_segment.sgid_index");
+static_assert(offsetof(struct vrdma_datagram_segment, hop_limit) == 29, "offset of vrdma_datagram_segment.hop_limit");
+static_assert(offsetof(struct vrdma_datagram_segment, traffic_class) == 30, "offset of vrdma_datagram_segment.traffic_class");
+static_assert(offsetof(struct vrdma_datagram_segment, sl) == 31, "offset of vrdma_datagram_segment.sl");
+
+/* Follows SendHeader in the queue of an XRC initiator. */
+struct vrdma_xrc_segment {
+	/* The number of the destination's shared receive queue. */
+	__u32 srqn;
+	/* Zero. */
+	__u32 reserved[3];
+};
+static_assert(sizeof(struct vrdma_xrc_segment) == 16, "size of vrdma_xrc_segment");
+static_assert(offsetof(struct vrdma_xrc_segment, srqn) == 0, "offset of vrdma_xrc_segment.srqn");
+static_assert(offsetof(struct vrdma_xrc_segment, reserved) == 4, "offset of vrdma_xrc_segment.reserved");
+
+/* Follows SendHeader with SEND_OP_BIND_MW. A length of 0 unbinds a window of type 1. */
+struct vrdma_bind_segment {
+	/* The region's key; it needs ACCESS_MW_BIND. */
+	__u32 mr_lkey;
+	/* ACCESS_REMOTE_ bits, and ACCESS_ZERO_BASED. */
+	__u32 access;
+	/* First address, in the region. */
+	__u64 addr;
+	/* Bytes. */
+	__u64 length;
+	/* Zero. */
+	__u64 reserved;
+};
+static_assert(sizeof(struct vrdma_bind_segment) == 32, "size of vrdma_bind_segment");
+static_assert(offsetof(struct vrdma_bind_segment, mr_lkey) == 0, "offset of vrdma_bind_segment.mr_lkey");
+static_assert(offsetof(struct vrdma_bind_segment, access) == 4, "offset of vrdma_bind_segment.access");
+static_assert(offsetof(struct vrdma_bind_segment, addr) == 8, "offset of vrdma_bind_segment.addr");
+static_assert(offsetof(struct vrdma_bind_segment, length) == 16, "offset of vrdma_bind_segment.length");
+static_assert(offsetof(struct vrdma_bind_segment, reserved) == 24, "offset of vrdma_bind_segment.reserved");
+
+/* Follows SendHeader with SEND_OP_REG_MR. */
+struct vrdma_reg_segment {
+	/* The address by which work requests name the first byte. */
+	__u64 iova;
+	/* Length in bytes. */
+	__u64 length;
+	/* ACCESS_ bits. */
+	__u32 access;
+	/* Size of each page: a power of two, 12 or more. */
+	__u32 page_shift;
+	/* Guest-physical address of the list: up to FAST_REG_MAX_PAGES guest-physical addresses, all in one page. */
+	__u64 list;
+};
+static_assert(sizeof(struct vrdma_reg_segment) == 32, "size of vrdma_reg_segment");
+static_assert(offsetof(struct vrdma_reg_segment, iova) == 0, "offset of vrdma_reg_segment.iova");
+static_assert(offsetof(struct vrdma_reg_segment, length) == 8, "offset of vrdma_reg_segment.length");
+static_assert(offsetof(struct vrdma_reg_segment, access) == 16, "offset of vrdma_reg_segment.access");
+static_assert(offsetof(struct vrdma_reg_segment, page_shift) == 20, "offset of vrdma_reg_segment.page_shift");
+static_assert(offsetof(struct vrdma_reg_segment, list) == 24, "offset of vrdma_reg_segment.list");
+
 /* Follows SendHeader when the opcode is an atomic. */
 struct vrdma_atomic_segment {
 	/* What to compare with, or to add. */
@@ -928,8 +1268,10 @@ struct vrdma_cqe {
 	__u32 reserved0;
 	/* Time of completion in nanoseconds of the host's monotonic clock, or 0. */
 	__u64 timestamp_ns;
+	/* Service level of a datagram. */
+	__u8 sl;
 	/* Zero. */
-	__u32 reserved1[3];
+	__u8 reserved1[11];
 	/* WC_ status. */
 	__u8 status;
 	/* WC_ opcode. */
@@ -950,7 +1292,8 @@ static_assert(offsetof(struct vrdma_cqe, consumer) == 28, "offset of vrdma_cqe.c
 static_assert(offsetof(struct vrdma_cqe, vendor_err) == 32, "offset of vrdma_cqe.vendor_err");
 static_assert(offsetof(struct vrdma_cqe, reserved0) == 36, "offset of vrdma_cqe.reserved0");
 static_assert(offsetof(struct vrdma_cqe, timestamp_ns) == 40, "offset of vrdma_cqe.timestamp_ns");
-static_assert(offsetof(struct vrdma_cqe, reserved1) == 48, "offset of vrdma_cqe.reserved1");
+static_assert(offsetof(struct vrdma_cqe, sl) == 48, "offset of vrdma_cqe.sl");
+static_assert(offsetof(struct vrdma_cqe, reserved1) == 49, "offset of vrdma_cqe.reserved1");
 static_assert(offsetof(struct vrdma_cqe, status) == 60, "offset of vrdma_cqe.status");
 static_assert(offsetof(struct vrdma_cqe, opcode) == 61, "offset of vrdma_cqe.opcode");
 static_assert(offsetof(struct vrdma_cqe, flags) == 62, "offset of vrdma_cqe.flags");
@@ -959,7 +1302,7 @@ static_assert(offsetof(struct vrdma_cqe, phase) == 63, "offset of vrdma_cqe.phas
 /* ---- Kernel module and provider ---- */
 
 /* uverbs ABI version of the module (ib_device_ops.uverbs_abi_ver). */
-#define VRDMA_UVERBS_ABI 1
+#define VRDMA_UVERBS_ABI 2
 
 /* Reply to alloc_ucontext. */
 struct vrdma_user_context_reply {
@@ -987,7 +1330,7 @@ static_assert(offsetof(struct vrdma_user_context_reply, kick_value) == 28, "offs
 static_assert(offsetof(struct vrdma_user_context_reply, max_inline_bytes) == 32, "offset of vrdma_user_context_reply.max_inline_bytes");
 static_assert(offsetof(struct vrdma_user_context_reply, max_send_sge) == 36, "offset of vrdma_user_context_reply.max_send_sge");
 
-/* Reply to create_cq. */
+/* Reply to create_cq and resize_cq. */
 struct vrdma_user_cq_reply {
 	/* The ring: header and entries. */
 	__u64 ring_offset;
@@ -1007,6 +1350,29 @@ static_assert(offsetof(struct vrdma_user_cq_reply, entries) == 12, "offset of vr
 static_assert(offsetof(struct vrdma_user_cq_reply, ring_format) == 16, "offset of vrdma_user_cq_reply.ring_format");
 static_assert(offsetof(struct vrdma_user_cq_reply, reserved) == 20, "offset of vrdma_user_cq_reply.reserved");
 
+/* Reply to create_srq and create_xsrq. */
+struct vrdma_user_srq_reply {
+	/* The ring: header and entries. */
+	__u64 ring_offset;
+	/* Its length in bytes, whole pages. */
+	__u32 ring_bytes;
+	/* Entries. */
+	__u32 entries;
+	/* RING_FORMAT_1. */
+	__u32 ring_format;
+	/* Bytes between entries, as a power of two. */
+	__u8 stride_shift;
+	/* Zero. */
+	__u8 reserved[3];
+};
+static_assert(sizeof(struct vrdma_user_srq_reply) == 24, "size of vrdma_user_srq_reply");
+static_assert(offsetof(struct vrdma_user_srq_reply, ring_offset) == 0, "offset of vrdma_user_srq_reply.ring_offset");
+static_assert(offsetof(struct vrdma_user_srq_reply, ring_bytes) == 8, "offset of vrdma_user_srq_reply.ring_bytes");
+static_assert(offsetof(struct vrdma_user_srq_reply, entries) == 12, "offset of vrdma_user_srq_reply.entries");
+static_assert(offsetof(struct vrdma_user_srq_reply, ring_format) == 16, "offset of vrdma_user_srq_reply.ring_format");
+static_assert(offsetof(struct vrdma_user_srq_reply, stride_shift) == 20, "offset of vrdma_user_srq_reply.stride_shift");
+static_assert(offsetof(struct vrdma_user_srq_reply, reserved) == 21, "offset of vrdma_user_srq_reply.reserved");
+
 /* Request of create_qp. */
 struct vrdma_user_qp_request {
 	/* CreateQp::cookie: the provider's number for the QP. */
@@ -1024,9 +1390,9 @@ struct vrdma_user_qp_reply {
 	__u64 sq_offset;
 	/* The receive queue: header and entries. */
 	__u64 rq_offset;
-	/* Length of the send queue in bytes, whole pages. */
+	/* Length of the send queue in bytes, whole pages; 0 when there is none. */
 	__u32 sq_bytes;
-	/* Length of the receive queue in bytes, whole pages. */
+	/* Length of the receive queue in bytes, whole pages; 0 when there is none. */
 	__u32 rq_bytes;
 	/* Entries of the send queue. */
 	__u32 sq_entries;

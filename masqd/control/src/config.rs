@@ -54,6 +54,9 @@ pub fn config_space(
         max_dest_rd_atomic: limits.max_dest_rd_atomic,
         max_rd_atomic: limits.max_rd_atomic,
         paths,
-        reserved: [0; 11],
+        reserved: 0,
+        max_srq_sge: 0,
+        max_srq_wr: 0,
+        max_mws: 0,
     }
 }

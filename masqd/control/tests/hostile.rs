@@ -146,7 +146,10 @@ fn tables_that_change_while_they_are_read_are_read_once() {
     let before = g.memory.read.get();
     g.send(OP_CREATE_MR, &r).unwrap();
     assert_eq!(g.memory.read.get() - before, (2 + 600) * 8);
-    g.rnic.mr(3, |m| assert_eq!(m.pages.pages, pages, "what stood there at the reading"));
+    g.rnic.mr(3, |m| {
+        let masq_driver::MrKind::Pages { pages: read, .. } = &m.kind else { panic!("{m:?}") };
+        assert_eq!(read.pages, pages, "what stood there at the reading");
+    });
     let r = CreateMr { mr: 4, ..r };
     assert!(g.send(OP_CREATE_MR, &r).is_err(), "now there is garbage");
 }

@@ -54,6 +54,10 @@ impl EventSink for Router {
             | Event::CommEstablished { vnic, .. }
             | Event::SqDrained { vnic, .. }
             | Event::CqOverrun { vnic, .. }
+            | Event::SrqLimit { vnic, .. }
+            | Event::SrqFault { vnic, .. }
+            | Event::LastWqe { vnic, .. }
+            | Event::UnknownPeer { vnic, .. }
             | Event::VnicFatal { vnic, .. } => *vnic,
         };
         if let Some(inbox) = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).get(&vnic) {

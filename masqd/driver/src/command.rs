@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use masq_types::{Gid, Mtu, Psn, Qpn, Vni, WireQpn};
+use masq_types::{Gid, Mtu, Psn, Qpn, QpnBlock, Vni, WireQpn};
 
 use crate::{Limits, Rate};
 
@@ -34,6 +34,12 @@ handle! {
     CqHandle,
     /// A queue pair.
     QpHandle,
+    /// A shared receive queue.
+    SrqHandle,
+    /// A memory window.
+    MwHandle,
+    /// An XRC domain: a name that queue pairs and shared receive queues have in common.
+    XrcdHandle,
 }
 
 /// A command. Each is refused with [`DriverError::UnknownObject`](crate::DriverError::UnknownObject)
@@ -127,6 +133,37 @@ pub enum Command {
         /// The region.
         mr: MrAttr,
     },
+    /// Changes a memory region as a whole or not at all; its keys stay. No access by what it was begins after the reply.
+    ReregMr {
+        /// The device.
+        vnic: VnicId,
+        /// The region, of kind [`MrKind::Pages`].
+        mr: MrHandle,
+        /// Its new domain.
+        pd: Option<PdHandle>,
+        /// Its new rights.
+        access: Option<Access>,
+        /// Its new memory, of kind [`MrKind::Pages`].
+        memory: Option<MrKind>,
+    },
+    /// A memory window, bound to nothing. Replies [`Reply::MwCreated`](crate::Reply::MwCreated).
+    CreateMw {
+        /// The device.
+        vnic: VnicId,
+        /// The window.
+        mw: MwHandle,
+        /// Its protection domain.
+        pd: PdHandle,
+        /// Its type.
+        mw_type: MwType,
+    },
+    /// Ends a memory window: no access through it begins after the reply.
+    DestroyMw {
+        /// The device.
+        vnic: VnicId,
+        /// The window.
+        mw: MwHandle,
+    },
     /// Ends a memory region: no access through it begins after the reply.
     DestroyMr {
         /// The device.
@@ -147,6 +184,49 @@ pub enum Command {
         vnic: VnicId,
         /// The queue.
         cq: CqHandle,
+    },
+    /// Gives a completion queue another ring, as `vrdma_abi::control::ResizeCq` says. Refused with
+    /// [`DriverError::Invalid`](crate::DriverError::Invalid) when more entries wait than it has; then nothing has changed.
+    ResizeCq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        cq: CqHandle,
+        /// Number of entries, a power of two.
+        entries: u32,
+        /// The ring (4096-byte pages).
+        ring: PageList,
+    },
+    /// A shared receive queue.
+    CreateSrq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        srq: SrqAttr,
+    },
+    /// Arms a shared receive queue's limit: see [`SrqAttr::limit`].
+    ModifySrq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        srq: SrqHandle,
+        /// The limit.
+        limit: u32,
+    },
+    /// Asks for a shared receive queue's limit. Replies [`Reply::SrqLimit`](crate::Reply::SrqLimit).
+    QuerySrq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        srq: SrqHandle,
+    },
+    /// Ends a shared receive queue that no queue pair uses ([`DriverError::Busy`](crate::DriverError::Busy)); XRC targets, which name it
+    /// by message, do not count.
+    DestroySrq {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        srq: SrqHandle,
     },
     /// A queue pair, in state RESET. Replies [`Reply::QpCreated`](crate::Reply::QpCreated).
     CreateQp {
@@ -186,6 +266,39 @@ pub enum Command {
         vnic: VnicId,
         /// The queue pair.
         qp: QpHandle,
+    },
+    /// The vNIC's GIDs, from now on: what its datagrams may name as their source.
+    SetGids {
+        /// The device.
+        vnic: VnicId,
+        /// The guest's table: entry by index, [`Gid::ZERO`] where there is none.
+        table: Vec<Gid>,
+        /// Those that its endpoint record has, in that order: peers know them by their place.
+        published: Vec<Gid>,
+    },
+    /// Whom datagrams may go to and come from, from now on: adds a peer, or replaces what was known of it. Datagrams that
+    /// waited for it go on. A vNIC remembers a bounded number of peers: those that were not used for longest are
+    /// forgotten, and asked for again.
+    SetPeer {
+        /// The device.
+        vnic: VnicId,
+        /// The peer.
+        peer: Peer,
+    },
+    /// Forgets a peer; the next datagram to or from it asks for it again ([`Event::UnknownPeer`](crate::Event::UnknownPeer)).
+    RemovePeer {
+        /// The device.
+        vnic: VnicId,
+        /// The peer.
+        peer: PeerId,
+    },
+    /// The answer to [`Event::UnknownPeer`](crate::Event::UnknownPeer) when there is no such peer: datagrams that waited are dropped, and it is not asked for
+    /// again for a while.
+    NoPeer {
+        /// The device.
+        vnic: VnicId,
+        /// Who was asked for.
+        name: PeerName,
     },
     /// What a vNIC may send, from now on. Takes effect at once, also for what is under way; a rate that was not limited begins with
     /// a full burst. Refused with [`DriverError::Invalid`](crate::DriverError::Invalid) when [`Limits::check`] is.
@@ -291,9 +404,13 @@ pub struct Access {
     pub remote_read: bool,
     /// Atomics of peers.
     pub remote_atomic: bool,
+    /// Memory windows can be bound to it.
+    pub mw_bind: bool,
+    /// Its addresses begin at 0.
+    pub zero_based: bool,
 }
 
-/// A memory region to create. The byte at `iova + k` lies in page `(iova % page_size + k) / page_size`.
+/// A memory region to create.
 #[derive(Clone, Debug)]
 pub struct MrAttr {
     /// Its handle.
@@ -302,12 +419,64 @@ pub struct MrAttr {
     pub pd: PdHandle,
     /// Its rights.
     pub access: Access,
-    /// Address of its first byte in work requests.
-    pub iova: u64,
-    /// Bytes.
-    pub length: u64,
-    /// Its pages.
-    pub pages: PageList,
+    /// Its memory.
+    pub kind: MrKind,
+}
+
+/// What memory a region has.
+#[derive(Clone, Debug)]
+pub enum MrKind {
+    /// Pages. The byte at `iova + k` lies in page `(iova % page_size + k) / page_size`.
+    Pages {
+        /// Address of its first byte in work requests.
+        iova: u64,
+        /// Bytes.
+        length: u64,
+        /// Its pages.
+        pages: PageList,
+    },
+    /// All memory of the guest; addresses are guest-physical. Only for queue pairs with [`QpInit::kernel`].
+    AllMemory,
+    /// Pages that work requests of queue pairs with [`QpInit::kernel`] register and invalidate; at first none.
+    FastReg {
+        /// How many at most, up to `vrdma_abi::config::FAST_REG_MAX_PAGES`.
+        max_pages: u32,
+    },
+}
+
+/// The type of a memory window (IBTA Vol 1 §10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwType {
+    /// Any queue pair of its domain binds it, also anew, and every one gives access through it.
+    One,
+    /// A queue pair binds it when it is unbound or invalidated, and only that queue pair gives access through it (type 2B).
+    Two,
+}
+
+/// A shared receive queue to create.
+#[derive(Clone, Debug)]
+pub struct SrqAttr {
+    /// Its handle.
+    pub srq: SrqHandle,
+    /// Its protection domain.
+    pub pd: PdHandle,
+    /// What it has when messages of XRC targets name it.
+    pub xrc: Option<XrcSrq>,
+    /// When fewer receives are left, one [`Event::SrqLimit`](crate::Event::SrqLimit) is sent and the limit is 0 again; 0: none.
+    pub limit: u32,
+    /// The queue.
+    pub queue: WorkQueueAttr,
+}
+
+/// What a shared receive queue for XRC has besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcSrq {
+    /// Its domain.
+    pub xrcd: XrcdHandle,
+    /// Completion queue of its receives.
+    pub cq: CqHandle,
+    /// Its number on the wire, unique among the queues of this vNIC.
+    pub srqn: u32,
 }
 
 /// A completion queue to create.
@@ -332,6 +501,25 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Unreliable datagram with the number 1 in the guest, for management: [`Verdict::cm`] and the well-known Q_Key 0x80010000 are its.
+    Gsi,
+    /// Extended reliable connected, initiator.
+    XrcIni,
+    /// Extended reliable connected, target.
+    XrcTgt,
+}
+
+/// Where a queue pair's receives come from.
+#[derive(Clone, Debug)]
+pub enum Receives {
+    /// A queue of its own.
+    Own(WorkQueueAttr),
+    /// A shared receive queue.
+    Shared(SrqHandle),
+    /// Of an XRC target: the queue of this domain that the message names.
+    Named(XrcdHandle),
+    /// None can come: an XRC initiator.
+    None,
 }
 
 /// One work queue of a queue pair.
@@ -354,28 +542,71 @@ pub struct QpInit {
     pub qp: QpHandle,
     /// The context whose doorbell pages it uses.
     pub ctx: CtxHandle,
-    /// Its protection domain.
-    pub pd: PdHandle,
+    /// Its protection domain; `None` of an XRC target, which has that of the shared receive queue.
+    pub pd: Option<PdHandle>,
     /// Its transport.
     pub qp_type: QpType,
+    /// The guest's kernel owns it: it may use regions of all memory and register pages by work requests.
+    pub kernel: bool,
     /// Its number as the guest sees it; stands in completions.
     pub qpn: Qpn,
     /// Its number on the wire.
     pub wire_qpn: WireQpn,
-    /// Completion queue of sends.
-    pub send_cq: CqHandle,
-    /// Completion queue of receives.
-    pub recv_cq: CqHandle,
+    /// Completion queue of sends; `None` of an XRC target.
+    pub send_cq: Option<CqHandle>,
+    /// Completion queue of receives; `None` of XRC, both ends.
+    pub recv_cq: Option<CqHandle>,
     /// The guest's number for it; stands in completions.
     pub cookie: u32,
     /// Every send is signalled.
     pub signal_all: bool,
     /// Most bytes of inline data.
     pub max_inline_bytes: u16,
-    /// The send queue.
-    pub sq: WorkQueueAttr,
-    /// The receive queue.
-    pub rq: WorkQueueAttr,
+    /// The send queue; `None` of an XRC target.
+    pub sq: Option<WorkQueueAttr>,
+    /// Its receives.
+    pub receives: Receives,
+}
+
+/// Names a peer of datagrams; masqd chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u64);
+
+/// A peer of datagrams as a vNIC sees it: another vNIC of its network, or itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub id: PeerId,
+    /// Its virtual addresses, in the order of its endpoint record.
+    pub gids: Vec<Gid>,
+    /// Its underlay addresses, path by path. One of this RNIC's own: it is local.
+    pub addresses: Vec<IpAddr>,
+    /// Its blocks of wire QPNs.
+    pub qpn_blocks: Vec<QpnBlock>,
+    /// The wire number of its GSI.
+    pub gsi_qpn: WireQpn,
+    /// What the rules allow.
+    pub verdict: Verdict,
+}
+
+/// What the rules allow between a vNIC and a peer of datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Datagrams to the peer.
+    pub send: bool,
+    /// Datagrams from the peer.
+    pub receive: bool,
+    /// Management datagrams, both ways.
+    pub cm: bool,
+}
+
+/// Whom the RNIC asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PeerName {
+    /// Who has this virtual address.
+    Gid(Gid),
+    /// Who sends from this underlay address and wire QPN.
+    Source(IpAddr, WireQpn),
 }
 
 /// State of a queue pair (IBTA Vol 1 §10.3.1).

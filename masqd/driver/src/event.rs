@@ -1,4 +1,4 @@
-use crate::{CqHandle, QpHandle, VnicId};
+use crate::{CqHandle, PeerName, QpHandle, SrqHandle, VnicId};
 
 /// Something that the RNIC tells masqd without having been asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,37 @@ pub enum Event {
         vnic: VnicId,
         /// The queue.
         cq: CqHandle,
+    },
+    /// A shared receive queue has fewer receives than its limit, which is 0 now.
+    SrqLimit {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        srq: SrqHandle,
+    },
+    /// A shared receive queue cannot be read any more.
+    SrqFault {
+        /// The device.
+        vnic: VnicId,
+        /// The queue.
+        srq: SrqHandle,
+        /// For the log.
+        reason: String,
+    },
+    /// A queue pair in ERR takes no more receives from its shared receive queue.
+    LastWqe {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+    },
+    /// Datagrams to or from this peer wait, for 100 ms at most, for [`Command::SetPeer`](crate::Command::SetPeer) or
+    /// [`Command::NoPeer`](crate::Command::NoPeer).
+    UnknownPeer {
+        /// The device.
+        vnic: VnicId,
+        /// Who it is.
+        name: PeerName,
     },
     /// A vNIC cannot go on (for instance its memory faulted); all its objects are dead.
     VnicFatal {

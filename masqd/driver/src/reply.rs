@@ -1,6 +1,6 @@
 use masq_types::{Lkey, Psn, Rkey, WireQpn};
 
-use crate::{CqHandle, CtxHandle, MrHandle, QpHandle, QpState, VnicId};
+use crate::{CqHandle, CtxHandle, MrHandle, MwHandle, QpHandle, QpState, SrqHandle, VnicId};
 
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,13 @@ pub enum Reply {
         /// Key for peers.
         rkey: Rkey,
     },
+    /// The window exists.
+    MwCreated {
+        /// Its key.
+        rkey: Rkey,
+    },
+    /// A shared receive queue's limit, 0 when none is armed.
+    SrqLimit(u32),
     /// The queue pair exists.
     QpCreated {
         /// Its doorbell slot.
@@ -94,8 +101,12 @@ pub struct VnicObjects {
     pub contexts: Vec<CtxHandle>,
     /// Its memory regions.
     pub mrs: Vec<MrHandle>,
+    /// Its memory windows.
+    pub mws: Vec<MwHandle>,
     /// Its completion queues.
     pub cqs: Vec<CqHandle>,
+    /// Its shared receive queues.
+    pub srqs: Vec<SrqHandle>,
     /// Its queue pairs.
     pub qps: Vec<(QpHandle, WireQpn, QpState)>,
 }

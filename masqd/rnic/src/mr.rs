@@ -1,6 +1,6 @@
 //! Memory regions of one vNIC, by key.
 
-use masq_driver::{Access, DriverError, Gpa, MrAttr, MrHandle, PdHandle};
+use masq_driver::{Access, DriverError, Gpa, MrAttr, MrHandle, MrKind, PdHandle};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::RngCore;
 use rustc_hash::FxHashMap;
@@ -119,7 +119,10 @@ impl KeyTable {
 
 impl Mr {
     fn new(attr: MrAttr) -> Result<Self, DriverError> {
-        let MrAttr { mr, pd, access, iova, length, pages } = attr;
+        let MrAttr { mr, pd, access, kind } = attr;
+        let MrKind::Pages { iova, length, pages } = kind else {
+            return Err(DriverError::Unsupported(format!("{kind:?}")));
+        };
         let invalid = |what: String| Err(DriverError::Invalid(format!("memory region {}: {what}", mr.0)));
         let shift = pages.shift;
         if shift > 63 || limits::PAGE_SIZE_CAP & (1 << shift) == 0 {
@@ -277,9 +280,7 @@ mod tests {
             mr: MrHandle(mr),
             pd: PD,
             access: Access { local_write: true, ..Access::default() },
-            iova,
-            length,
-            pages: PageList { shift: 12, pages: pages.to_vec() },
+            kind: MrKind::Pages { iova, length, pages: PageList { shift: 12, pages: pages.to_vec() } },
         }
     }
 
@@ -315,7 +316,9 @@ mod tests {
         assert!(matches!(create(attr(1, 0, 0x1000, &[0, 0x1000])), Err(DriverError::Invalid(_))));
         assert!(matches!(create(attr(1, u64::MAX, 2, &[0])), Err(DriverError::Invalid(_))));
         let mut odd = attr(1, 0, 0x1000, &[0]);
-        odd.pages.shift = 64;
+        if let MrKind::Pages { pages, .. } = &mut odd.kind {
+            pages.shift = 64;
+        }
         assert!(matches!(create(odd), Err(DriverError::Invalid(_))));
         assert!(create(attr(1, 0, 0, &[])).is_ok());
         assert!(create(attr(2, 0x10, 0, &[])).is_ok());

@@ -201,35 +201,48 @@ fn rings_and_pages_that_cannot_be() {
     let base = |g: &Guest| QpInit {
         qp: QpHandle(900),
         ctx: CTX,
-        pd: PD,
+        pd: Some(PD),
         qp_type: QpType::Rc,
+        kernel: false,
         qpn: Qpn::new(900).unwrap(),
         wire_qpn: WireQpn::new(900).unwrap(),
-        send_cq: cq.handle,
-        recv_cq: cq.handle,
+        send_cq: Some(cq.handle),
+        recv_cq: Some(cq.handle),
         cookie: 0,
         signal_all: false,
         max_inline_bytes: 32,
-        sq: WorkQueueAttr { entries: 32, stride_shift: 6, max_sge: 2, ring: g.pages(good, 1) },
-        rq: WorkQueueAttr { entries: 32, stride_shift: 6, max_sge: 3, ring: g.pages(good, 1) },
+        sq: Some(WorkQueueAttr { entries: 32, stride_shift: 6, max_sge: 2, ring: g.pages(good, 1) }),
+        receives: Receives::Own(WorkQueueAttr {
+            entries: 32,
+            stride_shift: 6,
+            max_sge: 3,
+            ring: g.pages(good, 1),
+        }),
     };
+    fn sq(q: &mut QpInit) -> &mut WorkQueueAttr {
+        q.sq.as_mut().unwrap()
+    }
+    fn rq(q: &mut QpInit) -> &mut WorkQueueAttr {
+        let Receives::Own(queue) = &mut q.receives else { unreachable!() };
+        queue
+    }
     type Adjust = fn(&mut QpInit);
     let cases: &[Adjust] = &[
-        |q| q.sq.entries = 0,
-        |q| q.sq.entries = 48,
-        |q| q.sq.entries = 1 << 31,
-        |q| q.sq.stride_shift = 5,
-        |q| q.sq.stride_shift = 63,
-        |q| q.sq.max_sge = u16::MAX,
-        |q| q.sq.max_sge = 3,
-        |q| q.rq.max_sge = 4,
+        |q| sq(q).entries = 0,
+        |q| sq(q).entries = 48,
+        |q| sq(q).entries = 1 << 31,
+        |q| sq(q).stride_shift = 5,
+        |q| sq(q).stride_shift = 63,
+        |q| sq(q).max_sge = u16::MAX,
+        |q| sq(q).max_sge = 3,
+        |q| rq(q).max_sge = 4,
         |q| q.max_inline_bytes = u16::MAX,
-        |q| q.sq.ring.pages = vec![],
-        |q| q.sq.ring.pages = vec![!0xfff],
-        |q| q.rq.ring.pages = vec![BASE + 8],
-        |q| q.rq.ring.shift = 200,
-        |q| q.send_cq = CqHandle(NOBODY),
-        |q| q.recv_cq = CqHandle(NOBODY),
+        |q| sq(q).ring.pages = vec![],
+        |q| sq(q).ring.pages = vec![!0xfff],
+        |q| rq(q).ring.pages = vec![BASE + 8],
+        |q| rq(q).ring.shift = 200,
+        |q| q.send_cq = Some(CqHandle(NOBODY)),
+        |q| q.recv_cq = Some(CqHandle(NOBODY)),
         |q| q.ctx = CtxHandle(NOBODY),
         |q| q.qp_type = QpType::Ud,
     ];

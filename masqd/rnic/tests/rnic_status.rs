@@ -562,9 +562,7 @@ fn pages_of_a_region_outside_guest_memory_fail_the_access() {
             mr: MrHandle(guest.handle()),
             pd: PD,
             access: all_access(),
-            iova: whole.gpa,
-            length: 2 * PAGE,
-            pages: region(guest, whole),
+            kind: MrKind::Pages { iova: whole.gpa, length: 2 * PAGE, pages: region(guest, whole) },
         };
         let handle = mr.mr;
         match t.net.execute(0, Command::CreateMr { vnic: guest.id, mr }) {

@@ -72,7 +72,12 @@ fn region(
 ) -> Res<()> {
     let access = Access { local_write: true, remote_write: true, ..Access::default() };
     let (vnic, mr, pd) = (VNIC, MrHandle(n), PdHandle(n));
-    let attr = MrAttr { mr, pd, access, iova: 1 << 32, length, pages: pages(0, length >> 12) };
+    let attr = MrAttr {
+        mr,
+        pd,
+        access,
+        kind: MrKind::Pages { iova: 1 << 32, length, pages: pages(0, length >> 12) },
+    };
     time(rnic, times, create, vec![Command::CreateMr { vnic, mr: attr }])?;
     time(rnic, times, destroy, vec![Command::DestroyMr { vnic, mr }])
 }
@@ -100,17 +105,18 @@ fn life(rnic: &Rnic, underlay: IpAddr, base: u32, times: &mut Times) -> Res<()> 
     let init = QpInit {
         qp,
         ctx,
-        pd,
+        pd: Some(pd),
         qp_type: QpType::Rc,
+        kernel: false,
         qpn: Qpn::new(number).ok_or("a QPN")?,
         wire_qpn: WireQpn::from_wire(number),
-        send_cq: cq,
-        recv_cq: cq,
+        send_cq: Some(cq),
+        recv_cq: Some(cq),
         cookie: base,
         signal_all: false,
         max_inline_bytes: INLINE,
-        sq: queue(80, sq_shift()),
-        rq: queue(96, rq_shift()),
+        sq: Some(queue(80, sq_shift())),
+        receives: Receives::Own(queue(96, rq_shift())),
     };
     time(rnic, times, "create_qp", vec![Command::CreateQp { vnic, qp: init }])?;
     for (verb, change) in changes(underlay, number) {

@@ -53,7 +53,7 @@ pub struct Opened {
 
 /// The stride of a send queue.
 pub fn sq_shift() -> u8 {
-    send_stride_shift(SGES.into(), INLINE.into()).expect("a stride")
+    send_stride_shift(QP_TYPE_RC, SGES.into(), INLINE.into()).expect("a stride")
 }
 
 /// The stride of a receive queue.

@@ -81,8 +81,14 @@ pub fn run(data: &[u8]) {
 fn setup(input: &mut Input<'_>) -> Setup {
     let rights = input.u8();
     let right = |bit: u8| rights & bit == 0;
-    let access =
-        Access { local_write: true, remote_write: right(1), remote_read: right(2), remote_atomic: right(4) };
+    let access = Access {
+        local_write: true,
+        remote_write: right(1),
+        remote_read: right(2),
+        remote_atomic: right(4),
+        mw_bind: false,
+        zero_based: false,
+    };
     Setup {
         access,
         mtu: [Mtu::B256, Mtu::B1024, Mtu::B4096][input.below(3)],

@@ -8,7 +8,7 @@ abi_constants! {
     /// Incompatible changes of the contract; a driver refuses a major version that it does not know.
     pub const ABI_MAJOR: u16 = 1;
     /// Additive changes of the contract.
-    pub const ABI_MINOR: u16 = 0;
+    pub const ABI_MINOR: u16 = 1;
     /// Queue of control commands.
     pub const QUEUE_CONTROL: u16 = 0;
     /// Queue of asynchronous events.
@@ -23,6 +23,8 @@ abi_constants! {
     pub const LINK_ACTIVE: u8 = 1;
     /// Entries of the GID table.
     pub const GID_TABLE_LEN: u8 = 16;
+    /// Most pages of a region that a work request registers (SEND_OP_REG_MR): their list is one page.
+    pub const FAST_REG_MAX_PAGES: u32 = 512;
     /// Bytes of a page in every list of guest pages, whatever the guest's own page size is.
     pub const PAGE_BYTES: u32 = 4096;
 }
@@ -37,7 +39,7 @@ abi_structs! {
         pub abi_major: u16,
         /// ABI_MINOR of the host.
         pub abi_minor: u16,
-        /// Optional parts of the contract that the host offers; none is defined in version 1.0.
+        /// Optional parts of the contract that the host offers; none is defined yet.
         pub features: u64,
         /// Names the lifetime of the RNIC's objects, never 0. A new value tells the guest that all its objects are gone.
         pub epoch: u64,
@@ -88,6 +90,12 @@ abi_structs! {
         /// Paths of the underlay that a connection may use.
         pub paths: u8,
         /// Zero.
-        pub reserved: [u8; 11],
+        pub reserved: u8,
+        /// Most scatter/gather entries of a receive in a shared receive queue.
+        pub max_srq_sge: u16,
+        /// Most entries of a shared receive queue.
+        pub max_srq_wr: u32,
+        /// Most memory windows, 0 when they are not supported.
+        pub max_mws: u32,
     }
 }

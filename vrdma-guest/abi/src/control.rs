@@ -64,16 +64,63 @@ abi_constants! {
     pub const OP_QUERY_QP: u16 = 26;
     /// Destroy: a queue pair.
     pub const OP_DESTROY_QP: u16 = 27;
+    /// ReregMr: change a memory region; replies with CreateMrReply.
+    pub const OP_REREG_MR: u16 = 28;
+    /// ResizeCq: give a completion queue another ring.
+    pub const OP_RESIZE_CQ: u16 = 29;
+    /// CreateSrq: a shared receive queue; replies with CreateSrqReply.
+    pub const OP_CREATE_SRQ: u16 = 30;
+    /// ModifySrq: arm a shared receive queue's limit.
+    pub const OP_MODIFY_SRQ: u16 = 31;
+    /// Destroy (as the name of an object): asks for a shared receive queue's limit; replies with QuerySrqReply.
+    pub const OP_QUERY_SRQ: u16 = 32;
+    /// Destroy: a shared receive queue.
+    pub const OP_DESTROY_SRQ: u16 = 33;
+    /// CreateMw: a memory window; replies with CreateMwReply.
+    pub const OP_CREATE_MW: u16 = 34;
+    /// Destroy: a memory window, bound or not.
+    pub const OP_DESTROY_MW: u16 = 35;
+    /// CreateXrcd: an XRC domain.
+    pub const OP_CREATE_XRCD: u16 = 36;
+    /// Destroy: an XRC domain.
+    pub const OP_DESTROY_XRCD: u16 = 37;
     /// The handle that means "none", for instance CreateQp::srq.
     pub const HANDLE_NONE: u32 = 0xffff_ffff;
     /// The context is the kernel's own; only its objects may use kernel-only features.
     pub const CONTEXT_KERNEL: u32 = 1;
+    /// QP1, the General Services Interface: unreliable datagrams with the well-known Q_Key. One of a device, in a context with
+    /// CONTEXT_KERNEL; its number is 1.
+    pub const QP_TYPE_GSI: u8 = 1;
     /// Reliable connected.
     pub const QP_TYPE_RC: u8 = 2;
     /// Unreliable connected.
     pub const QP_TYPE_UC: u8 = 3;
     /// Unreliable datagram.
     pub const QP_TYPE_UD: u8 = 4;
+    /// Extended reliable connected, initiator: it has no receive queue.
+    pub const QP_TYPE_XRC_INI: u8 = 9;
+    /// Extended reliable connected, target: it has no queues, and each message names a shared receive queue of its XRC domain.
+    pub const QP_TYPE_XRC_TGT: u8 = 10;
+    /// A shared receive queue for queue pairs of any kind but XRC.
+    pub const SRQ_TYPE_BASIC: u8 = 0;
+    /// A shared receive queue that XRC messages name, with a completion queue of its own.
+    pub const SRQ_TYPE_XRC: u8 = 1;
+    /// CreateMr::flags: the region is all of the guest's memory, addresses are guest-physical, and there are no pages. Only in a context
+    /// with CONTEXT_KERNEL.
+    pub const MR_ALL_MEMORY: u32 = 1;
+    /// CreateMr::flags: the region is filled by work requests (SEND_OP_REG_MR): at first it is invalid, iova and pages are zero, and length is the most
+    /// that it will have: FAST_REG_MAX_PAGES pages at most. Only in a context with CONTEXT_KERNEL.
+    pub const MR_FAST_REG: u32 = 2;
+    /// ReregMr::flags: iova, length and pages are given (IBV_REREG_MR_CHANGE_TRANSLATION).
+    pub const REREG_TRANSLATION: u32 = 1;
+    /// ReregMr::flags: pd is given.
+    pub const REREG_PD: u32 = 2;
+    /// ReregMr::flags: access is given.
+    pub const REREG_ACCESS: u32 = 4;
+    /// A window that every queue pair of its domain may bind and use (IBV_MW_TYPE_1).
+    pub const MW_TYPE_1: u8 = 1;
+    /// A window that belongs to the queue pair that binds it (IBV_MW_TYPE_2; 2B of IBTA Vol 1 §10.6.7.2.2).
+    pub const MW_TYPE_2: u8 = 2;
     /// Every send is signalled, whatever its flags say.
     pub const QP_SIGNAL_ALL: u32 = 1;
     /// The region accepts local writes (IBV_ACCESS_LOCAL_WRITE).
@@ -84,6 +131,10 @@ abi_constants! {
     pub const ACCESS_REMOTE_READ: u32 = 4;
     /// The region or QP accepts atomics (IBV_ACCESS_REMOTE_ATOMIC).
     pub const ACCESS_REMOTE_ATOMIC: u32 = 8;
+    /// Memory windows can be bound to the region (IBV_ACCESS_MW_BIND).
+    pub const ACCESS_MW_BIND: u32 = 16;
+    /// A region's or window's addresses begin at 0 (IBV_ACCESS_ZERO_BASED).
+    pub const ACCESS_ZERO_BASED: u32 = 32;
     /// Reset.
     pub const QP_STATE_RESET: u8 = 0;
     /// Initialised.
@@ -209,7 +260,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Names one object: all OP_DESTROY_ commands and OP_QUERY_QP.
+    /// Names one object: all OP_DESTROY_ and OP_QUERY_ commands.
     pub struct Destroy {
         /// The object's handle.
         pub handle: u32,
@@ -243,7 +294,7 @@ abi_structs! {
         pub pd: u32,
         /// ACCESS_ bits; bits from 1 << 20 up are optional (IBV_ACCESS_OPTIONAL_RANGE) and ignored, others are refused.
         pub access: u32,
-        /// Zero.
+        /// MR_ bits.
         pub flags: u32,
         /// The address by which work requests name the first byte.
         pub iova: u64,
@@ -259,6 +310,102 @@ abi_structs! {
         pub lkey: u32,
         /// Key for peers.
         pub rkey: u32,
+    }
+
+    /// OP_REREG_MR. What is not given stays; the keys stay too. When it is refused, nothing has changed.
+    pub struct ReregMr {
+        /// The region.
+        pub mr: u32,
+        /// REREG_ bits.
+        pub flags: u32,
+        /// Its new protection domain, or HANDLE_NONE.
+        pub pd: u32,
+        /// Its new ACCESS_ bits.
+        pub access: u32,
+        /// Its new first address.
+        pub iova: u64,
+        /// Its new length in bytes.
+        pub length: u64,
+        /// Its new pages.
+        pub pages: PageTable,
+    }
+
+    /// OP_CREATE_MW. A window gives no access before a work request binds it (SEND_OP_BIND_MW).
+    pub struct CreateMw {
+        /// Handle of the new window.
+        pub mw: u32,
+        /// Its protection domain.
+        pub pd: u32,
+        /// MW_TYPE_.
+        pub mw_type: u8,
+        /// Zero.
+        pub reserved: [u8; 7],
+    }
+
+    /// Reply to OP_CREATE_MW.
+    pub struct CreateMwReply {
+        /// The window's first key. A binding may choose another low byte; the upper 24 bits name the window.
+        pub rkey: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
+    /// OP_CREATE_XRCD. Contexts share XRC domains, so it belongs to none.
+    pub struct CreateXrcd {
+        /// Handle of the new XRC domain.
+        pub xrcd: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
+    /// OP_CREATE_SRQ.
+    pub struct CreateSrq {
+        /// Handle of the new shared receive queue.
+        pub srq: u32,
+        /// Its protection domain.
+        pub pd: u32,
+        /// With SRQ_TYPE_XRC: the completion queue of its receives; else HANDLE_NONE.
+        pub cq: u32,
+        /// With SRQ_TYPE_XRC: its XRC domain; else HANDLE_NONE.
+        pub xrcd: u32,
+        /// Number of entries: a power of two, at most Config::max_srq_wr.
+        pub entries: u32,
+        /// Most scatter/gather entries of a receive, at most Config::max_srq_sge.
+        pub max_sge: u16,
+        /// Bytes between two entries, as a power of two: 6 (64 bytes) to 10 (1024 bytes).
+        pub stride_shift: u8,
+        /// SRQ_TYPE_.
+        pub srq_type: u8,
+        /// The limit, as with OP_MODIFY_SRQ.
+        pub limit: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// The ring: WorkHeader in the first stride, then the entries; zeroed.
+        pub ring: PageTable,
+    }
+
+    /// Reply to OP_CREATE_SRQ.
+    pub struct CreateSrqReply {
+        /// Its number, by which XRC messages name it; 0 with SRQ_TYPE_BASIC.
+        pub srqn: u32,
+        /// RING_FORMAT_1.
+        pub ring_format: u32,
+    }
+
+    /// OP_MODIFY_SRQ.
+    pub struct ModifySrq {
+        /// The shared receive queue.
+        pub srq: u32,
+        /// When fewer receives than this are left, one EVENT_SRQ_LIMIT is sent and the limit is 0 again; 0: none.
+        pub limit: u32,
+    }
+
+    /// Reply to OP_QUERY_SRQ.
+    pub struct QuerySrqReply {
+        /// The limit, 0 when none is armed.
+        pub limit: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 
     /// OP_CREATE_CQ.
@@ -283,15 +430,27 @@ abi_structs! {
         pub reserved: u32,
     }
 
+    /// OP_RESIZE_CQ. Entries that the guest has not read yet stand in the new ring under the same indexes (modulo its number of
+    /// entries, with its phase), and its CqHeader takes over consumer and arm; from the reply on the old ring is the guest's. The guest does not
+    /// poll or arm the queue meanwhile. Refused with EINVAL when more entries wait than the new ring has.
+    pub struct ResizeCq {
+        /// The completion queue.
+        pub cq: u32,
+        /// Number of entries: a power of two, at most Config::max_cqe.
+        pub entries: u32,
+        /// The new ring, zeroed.
+        pub ring: PageTable,
+    }
+
     /// OP_CREATE_QP.
     pub struct CreateQp {
         /// Handle of the new queue pair.
         pub qp: u32,
-        /// Its protection domain.
+        /// Its protection domain; HANDLE_NONE with QP_TYPE_XRC_TGT, which uses that of the shared receive queue.
         pub pd: u32,
-        /// Completion queue of sends.
+        /// Completion queue of sends; HANDLE_NONE with QP_TYPE_XRC_TGT.
         pub send_cq: u32,
-        /// Completion queue of receives.
+        /// Completion queue of receives; HANDLE_NONE with QP_TYPE_XRC_INI and QP_TYPE_XRC_TGT.
         pub recv_cq: u32,
         /// Shared receive queue, or HANDLE_NONE.
         pub srq: u32,
@@ -299,9 +458,9 @@ abi_structs! {
         pub flags: u32,
         /// A number of the guest's choice that stands in every completion of this QP.
         pub cookie: u32,
-        /// Entries of the send queue: a power of two, at most Config::max_qp_wr.
+        /// Entries of the send queue: a power of two, at most Config::max_qp_wr; 0, and no ring, with QP_TYPE_XRC_TGT.
         pub sq_entries: u32,
-        /// Entries of the receive queue: a power of two, at most Config::max_qp_wr.
+        /// Entries of the receive queue, likewise; 0, and no ring, with a shared receive queue and with XRC.
         pub rq_entries: u32,
         /// Most scatter/gather entries of a send.
         pub max_send_sge: u16,
@@ -313,10 +472,14 @@ abi_structs! {
         pub sq_stride_shift: u8,
         /// Bytes between two entries of the receive queue, as a power of two: 6 (64 bytes) to 10 (1024 bytes).
         pub rq_stride_shift: u8,
-        /// QP_TYPE_RC, …
+        /// QP_TYPE_.
         pub qp_type: u8,
         /// Zero.
-        pub reserved: [u8; 11],
+        pub reserved0: [u8; 3],
+        /// With QP_TYPE_XRC_TGT: its XRC domain; else HANDLE_NONE.
+        pub xrcd: u32,
+        /// Zero.
+        pub reserved1: u32,
         /// The send queue: WorkHeader in the first stride, then the entries; zeroed.
         pub sq: PageTable,
         /// The receive queue, likewise.

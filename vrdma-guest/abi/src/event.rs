@@ -15,6 +15,12 @@ abi_constants! {
     pub const EVENT_CQ_ERR: u32 = 6;
     /// The device cannot go on; its epoch will change (IBV_EVENT_DEVICE_FATAL).
     pub const EVENT_DEVICE_FATAL: u32 = 7;
+    /// A shared receive queue has fewer receives than its limit (IBV_EVENT_SRQ_LIMIT_REACHED).
+    pub const EVENT_SRQ_LIMIT: u32 = 8;
+    /// A shared receive queue failed (IBV_EVENT_SRQ_ERR).
+    pub const EVENT_SRQ_ERR: u32 = 9;
+    /// A QP with a shared receive queue is in error and takes no more receives from it (IBV_EVENT_QP_LAST_WQE_REACHED).
+    pub const EVENT_QP_LAST_WQE: u32 = 10;
 }
 
 abi_structs! {
@@ -22,7 +28,7 @@ abi_structs! {
     pub struct AsyncEvent {
         /// EVENT_.
         pub kind: u32,
-        /// Handle of the QP or CQ.
+        /// Handle of the QP, CQ or SRQ.
         pub handle: u32,
         /// The epoch to which the handle belongs.
         pub epoch: u64,

@@ -10,8 +10,15 @@
 //! The guest writes entries, then stores [`WorkHeader::producer`] with release; the RNIC loads it with
 //! acquire, copies an entry once, and uses only the copy. Completions tell how far the RNIC has come
 //! ([`Cqe::consumer`]): the guest may reuse entries below it. A send entry is a
-//! [`SendHeader`], then an [`AtomicSegment`] if the opcode is an atomic, then `num_sge` times [`Sge`],
+//! [`SendHeader`], then the segment of its QP's type, if it has one ([`DatagramSegment`] for UD and GSI, [`XrcSegment`] for XRC initiators), then that of
+//! its opcode, if it has one ([`AtomicSegment`], [`BindSegment`], [`RegSegment`]), then `num_sge` times [`Sge`],
 //! or, with [`SEND_INLINE`], `inline_bytes` bytes of data. A receive entry is a [`RecvHeader`], then `num_sge` times [`Sge`].
+//!
+//! The entries of a shared receive queue are copied when a queue pair takes them, so they may be reused at once: the RNIC stores how far
+//! it has come in [`WorkHeader::taken`] with release, and completions ([`CQE_SRQ`]) say nothing of it.
+//!
+//! A received datagram begins with 40 bytes of GRH area (IBTA Vol 1 §11.4.1.2, RoCEv2 Annex A17 §A17.4.5.2): for IPv6 the IP header, for IPv4 20
+//! bytes of zeros and the IP header, both with virtual addresses. They count in [`Cqe::byte_len`].
 //!
 //! # Completion queues
 //!
@@ -23,6 +30,8 @@
 //! Arming, guest side: store [`CqHeader::arm`] with release; full fence; poll once more. RNIC side, after an entry:
 //! full fence; load `arm`; if the entry calls for an event, exchange `arm` with 0, and if it was not 0 then send one [`CompEvent`](crate::event::CompEvent).
 //! The two fences make sure that the guest sees the entry or the RNIC sees the arm.
+
+use crate::control::{QP_TYPE_GSI, QP_TYPE_UD, QP_TYPE_XRC_INI};
 
 abi_constants! {
     /// Bytes of a completion queue entry.
@@ -45,12 +54,14 @@ abi_constants! {
     pub const SEND_OP_CMP_SWAP: u8 = 5;
     /// Atomic fetch and add.
     pub const SEND_OP_FETCH_ADD: u8 = 6;
-    /// Local invalidate; not in version 1.0.
+    /// Local invalidate: imm_or_inv is the key of a window of type 2 or of a region with MR_FAST_REG.
     pub const SEND_OP_LOCAL_INV: u8 = 7;
-    /// Bind a memory window; not in version 1.0.
+    /// Bind a memory window: rkey is its key from then on.
     pub const SEND_OP_BIND_MW: u8 = 8;
-    /// Send with remote invalidate; not in version 1.0.
+    /// Send with remote invalidate of the key imm_or_inv.
     pub const SEND_OP_SEND_INV: u8 = 9;
+    /// Fast registration (IB_WR_REG_MR): rkey is the key of the region from then on. Only QPs of a context with CONTEXT_KERNEL.
+    pub const SEND_OP_REG_MR: u8 = 0x20;
     /// Multipath: wait for a sibling's completion counter; not in version 1.0.
     pub const SEND_OP_WAIT: u8 = 0x80;
     /// Multipath: place into a posted receive; not in version 1.0.
@@ -75,6 +86,12 @@ abi_constants! {
     pub const WC_COMP_SWAP: u8 = 3;
     /// Fetch and add.
     pub const WC_FETCH_ADD: u8 = 4;
+    /// Bind a memory window.
+    pub const WC_BIND_MW: u8 = 5;
+    /// Local invalidate.
+    pub const WC_LOCAL_INV: u8 = 6;
+    /// Fast registration (IB_WC_REG_MR has another value in some kernels: the module translates).
+    pub const WC_REG_MR: u8 = 8;
     /// A received send.
     pub const WC_RECV: u8 = 128;
     /// A received RDMA write with immediate data.
@@ -89,6 +106,8 @@ abi_constants! {
     pub const WC_LOC_PROT_ERR: u8 = 4;
     /// Work request flushed.
     pub const WC_WR_FLUSH_ERR: u8 = 5;
+    /// Memory window bind error.
+    pub const WC_MW_BIND_ERR: u8 = 6;
     /// Bad response.
     pub const WC_BAD_RESP_ERR: u8 = 7;
     /// Local access error.
@@ -115,6 +134,16 @@ abi_constants! {
     pub const CQE_RECV: u8 = 2;
     /// Cqe::flags: the received message was solicited (or the entry reports an error).
     pub const CQE_SOLICITED: u8 = 4;
+    /// Cqe::flags: the received data begins with a GRH (always so for datagrams).
+    pub const CQE_GRH: u8 = 8;
+    /// Cqe::flags: imm_or_inv holds a key that the peer has invalidated.
+    pub const CQE_WITH_INV: u8 = 16;
+    /// Cqe::flags: the receive came from a shared receive queue.
+    pub const CQE_SRQ: u8 = 32;
+    /// Cqe::flags: the GRH's network header is IPv4.
+    pub const CQE_IPV4: u8 = 64;
+    /// DatagramSegment::qkey: with this bit the QP's own Q_Key is sent instead (IBTA Vol 1 §10.2.5).
+    pub const QKEY_OF_QP: u32 = 1 << 31;
     /// CqHeader::arm: no event wanted.
     pub const ARM_NONE: u32 = 0;
     /// CqHeader::arm: an event for the next solicited or failed completion.
@@ -128,8 +157,10 @@ abi_structs! {
     pub struct WorkHeader {
         /// Index of the next entry that the guest will write; only the guest stores it.
         pub producer: u32,
+        /// In a shared receive queue, index of the next entry that the RNIC will take; only the RNIC stores it.
+        pub taken: u32,
         /// Zero.
-        pub reserved: [u32; 15],
+        pub reserved: [u32; 14],
     }
 
     /// First stride of a completion queue.
@@ -174,6 +205,63 @@ abi_structs! {
         pub inline_bytes: u32,
     }
 
+    /// Follows SendHeader in the queue of a UD or GSI QP: where the datagram goes. An address handle is these fields; the RNIC checks
+    /// them when it sends.
+    pub struct DatagramSegment {
+        /// The destination GID.
+        pub dgid: [u8; 16],
+        /// The destination QP; 1 is the destination's GSI.
+        pub dest_qpn: u32,
+        /// Q_Key; see QKEY_OF_QP.
+        pub qkey: u32,
+        /// Flow label, 20 bits.
+        pub flow_label: u32,
+        /// Entry of the GID table.
+        pub sgid_index: u8,
+        /// Hop limit.
+        pub hop_limit: u8,
+        /// Traffic class.
+        pub traffic_class: u8,
+        /// Service level.
+        pub sl: u8,
+    }
+
+    /// Follows SendHeader in the queue of an XRC initiator.
+    pub struct XrcSegment {
+        /// The number of the destination's shared receive queue.
+        pub srqn: u32,
+        /// Zero.
+        pub reserved: [u32; 3],
+    }
+
+    /// Follows SendHeader with SEND_OP_BIND_MW. A length of 0 unbinds a window of type 1.
+    pub struct BindSegment {
+        /// The region's key; it needs ACCESS_MW_BIND.
+        pub mr_lkey: u32,
+        /// ACCESS_REMOTE_ bits, and ACCESS_ZERO_BASED.
+        pub access: u32,
+        /// First address, in the region.
+        pub addr: u64,
+        /// Bytes.
+        pub length: u64,
+        /// Zero.
+        pub reserved: u64,
+    }
+
+    /// Follows SendHeader with SEND_OP_REG_MR.
+    pub struct RegSegment {
+        /// The address by which work requests name the first byte.
+        pub iova: u64,
+        /// Length in bytes.
+        pub length: u64,
+        /// ACCESS_ bits.
+        pub access: u32,
+        /// Size of each page: a power of two, 12 or more.
+        pub page_shift: u32,
+        /// Guest-physical address of the list: up to FAST_REG_MAX_PAGES guest-physical addresses, all in one page.
+        pub list: u64,
+    }
+
     /// Follows SendHeader when the opcode is an atomic.
     pub struct AtomicSegment {
         /// What to compare with, or to add.
@@ -214,8 +302,10 @@ abi_structs! {
         pub reserved0: u32,
         /// Time of completion in nanoseconds of the host's monotonic clock, or 0.
         pub timestamp_ns: u64,
+        /// Service level of a datagram.
+        pub sl: u8,
         /// Zero.
-        pub reserved1: [u32; 3],
+        pub reserved1: [u8; 11],
         /// WC_ status.
         pub status: u8,
         /// WC_ opcode.
@@ -238,13 +328,27 @@ pub const fn ring_pages(entries: u32, stride_shift: u8) -> u64 {
 }
 
 /// The smallest stride for send entries of `max_sge` scatter/gather entries or `max_inline_bytes` of data,
-/// or `None` when it would exceed [`STRIDE_SHIFT_MAX`].
-pub const fn send_stride_shift(max_sge: u32, max_inline_bytes: u32) -> Option<u8> {
-    // An atomic has one scatter/gather entry behind its segment, whatever the QP was created with.
+/// or `None` when it would exceed [`STRIDE_SHIFT_MAX`],
+/// of a QP of type `qp_type` (a `QP_TYPE_`). A QP that registers regions needs at least [`REG_STRIDE_SHIFT`].
+pub const fn send_stride_shift(qp_type: u8, max_sge: u32, max_inline_bytes: u32) -> Option<u8> {
+    let segment = type_segment_bytes(qp_type) as u64;
+    // An atomic has one scatter/gather entry behind its segment, whatever the QP was created with; a binding fits as well.
     let atomic = (AtomicSegment::SIZE + Sge::SIZE) as u64;
     let data = max(max(max_sge as u64 * Sge::SIZE as u64, max_inline_bytes as u64), atomic);
-    stride_shift(SendHeader::SIZE as u64 + data)
+    stride_shift(SendHeader::SIZE as u64 + segment + data)
 }
+
+/// Bytes of the segment that follows [`SendHeader`] in every entry of a QP of type `qp_type`.
+pub const fn type_segment_bytes(qp_type: u8) -> usize {
+    match qp_type {
+        QP_TYPE_UD | QP_TYPE_GSI => DatagramSegment::SIZE,
+        QP_TYPE_XRC_INI => XrcSegment::SIZE,
+        _ => 0,
+    }
+}
+
+/// The smallest stride of a send queue that can hold a [`RegSegment`], as a power of two.
+pub const REG_STRIDE_SHIFT: u8 = 7;
 
 /// The smallest stride for receive entries of `max_sge` scatter/gather entries, or `None` when it
 /// would exceed [`STRIDE_SHIFT_MAX`].
@@ -272,15 +376,16 @@ pub const fn phase(index: u32, entries: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::QP_TYPE_RC;
 
     #[test]
     fn strides_hold_what_the_issue_asks_for() {
         // 30 scatter/gather entries and 256 bytes inline fit half a kilobyte.
-        assert_eq!(send_stride_shift(30, 256), Some(9));
-        assert_eq!(send_stride_shift(1, 0), Some(6));
+        assert_eq!(send_stride_shift(QP_TYPE_RC, 30, 256), Some(9));
+        assert_eq!(send_stride_shift(QP_TYPE_RC, 1, 0), Some(6));
         assert_eq!(recv_stride_shift(1), Some(6));
         assert_eq!(recv_stride_shift(31), Some(9));
-        assert_eq!(send_stride_shift(0, 2000), None);
+        assert_eq!(send_stride_shift(QP_TYPE_RC, 0, 2000), None);
     }
 
     #[test]

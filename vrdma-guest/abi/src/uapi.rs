@@ -6,7 +6,7 @@
 
 abi_constants! {
     /// uverbs ABI version of the module (ib_device_ops.uverbs_abi_ver).
-    pub const UVERBS_ABI: u32 = 1;
+    pub const UVERBS_ABI: u32 = 2;
 }
 
 abi_structs! {
@@ -28,7 +28,7 @@ abi_structs! {
         pub max_send_sge: u32,
     }
 
-    /// Reply to create_cq.
+    /// Reply to create_cq and resize_cq.
     pub struct UserCqReply {
         /// The ring: header and entries.
         pub ring_offset: u64,
@@ -40,6 +40,22 @@ abi_structs! {
         pub ring_format: u32,
         /// Zero.
         pub reserved: u32,
+    }
+
+    /// Reply to create_srq and create_xsrq.
+    pub struct UserSrqReply {
+        /// The ring: header and entries.
+        pub ring_offset: u64,
+        /// Its length in bytes, whole pages.
+        pub ring_bytes: u32,
+        /// Entries.
+        pub entries: u32,
+        /// RING_FORMAT_1.
+        pub ring_format: u32,
+        /// Bytes between entries, as a power of two.
+        pub stride_shift: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
     }
 
     /// Request of create_qp.
@@ -56,9 +72,9 @@ abi_structs! {
         pub sq_offset: u64,
         /// The receive queue: header and entries.
         pub rq_offset: u64,
-        /// Length of the send queue in bytes, whole pages.
+        /// Length of the send queue in bytes, whole pages; 0 when there is none.
         pub sq_bytes: u32,
-        /// Length of the receive queue in bytes, whole pages.
+        /// Length of the receive queue in bytes, whole pages; 0 when there is none.
         pub rq_bytes: u32,
         /// Entries of the send queue.
         pub sq_entries: u32,

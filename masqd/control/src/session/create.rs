@@ -3,8 +3,8 @@
 //! Each creates in the same order: replay, fields, parents, quota, page tables, RNIC.
 
 use masq_driver::{
-    Access, Command, CqAttr, CqHandle, CtxHandle, Gpa, MrAttr, MrHandle, PageList, PdHandle, QpHandle,
-    QpInit, QpType, WorkQueueAttr,
+    Access, Command, CqAttr, CqHandle, CtxHandle, Gpa, MrAttr, MrHandle, MrKind, PageList, PdHandle,
+    QpHandle, QpInit, QpType, Receives, WorkQueueAttr,
 };
 use masq_policy::quota::Resource;
 use masq_types::{Gid, Qpn};
@@ -121,7 +121,7 @@ impl Session {
         let reply = self.paying(&cost, |s| {
             let pages = pages::read(env.memory, &r.pages, "the region")?;
             pages::check_held(env.memory, &pages, "the region")?;
-            let mr = MrAttr { mr, pd, access, iova: r.iova, length: r.length, pages };
+            let mr = MrAttr { mr, pd, access, kind: MrKind::Pages { iova: r.iova, length: r.length, pages } };
             let reply = env.rnic.execute(Command::CreateMr { vnic: s.config.id, mr })?;
             driver_reply!(reply, masq_driver::Reply::MrCreated { lkey, rkey } => {
                 abi::CreateMrReply { lkey: lkey.0, rkey: rkey.0 }
@@ -190,17 +190,18 @@ impl Session {
             let init = QpInit {
                 qp,
                 ctx,
-                pd,
+                pd: Some(pd),
                 qp_type: QpType::Rc,
+                kernel: false,
                 qpn: Qpn::from_wire(wire_qpn.get()),
                 wire_qpn,
-                send_cq,
-                recv_cq,
+                send_cq: Some(send_cq),
+                recv_cq: Some(recv_cq),
                 cookie: r.cookie,
                 signal_all: r.flags & abi::QP_SIGNAL_ALL != 0,
                 max_inline_bytes: r.max_inline_bytes,
-                sq: work_queue(r.sq_entries, r.sq_stride_shift, r.max_send_sge, sq),
-                rq: work_queue(r.rq_entries, r.rq_stride_shift, r.max_recv_sge, rq),
+                sq: Some(work_queue(r.sq_entries, r.sq_stride_shift, r.max_send_sge, sq)),
+                receives: Receives::Own(work_queue(r.rq_entries, r.rq_stride_shift, r.max_recv_sge, rq)),
             };
             let created = env.rnic.execute(Command::CreateQp { vnic: s.config.id, qp: init });
             let reply = created.map_err(Reason::from).and_then(|reply| {
@@ -229,7 +230,8 @@ impl Session {
 
     fn check_qp_fields(&self, r: &abi::CreateQp) -> Result<(), Reason> {
         let limits = &self.config.limits;
-        reserved(&r.reserved)?;
+        reserved(&r.reserved0)?;
+        reserved(&r.reserved1)?;
         match r.qp_type {
             abi::QP_TYPE_RC => {}
             abi::QP_TYPE_UC => return Err(Reason::Unsupported("the unreliable connected transport".into())),
@@ -245,7 +247,7 @@ impl Session {
         within("max_send_sge", r.max_send_sge.into(), 0, limits.max_send_sge.into())?;
         within("max_recv_sge", r.max_recv_sge.into(), 0, limits.max_recv_sge.into())?;
         within("max_inline_bytes", r.max_inline_bytes.into(), 0, limits.max_inline_bytes.into())?;
-        let send = send_stride_shift(r.max_send_sge.into(), r.max_inline_bytes.into());
+        let send = send_stride_shift(r.qp_type, r.max_send_sge.into(), r.max_inline_bytes.into());
         stride("the stride of the send queue", r.sq_stride_shift, send)?;
         stride(
             "the stride of the receive queue",
@@ -295,6 +297,7 @@ pub(super) fn access(bits: u32) -> Result<Access, Reason> {
         remote_write: has(abi::ACCESS_REMOTE_WRITE),
         remote_read: has(abi::ACCESS_REMOTE_READ),
         remote_atomic: has(abi::ACCESS_REMOTE_ATOMIC),
+        ..Access::default()
     })
 }
 

@@ -30,6 +30,12 @@ impl Session {
             Event::CqOverrun { vnic, cq } => {
                 (vnic, EVENT_CQ_ERR, self.objects.cqs.contains_key(cq).then_some(cq.0))
             }
+            Event::SrqLimit { .. }
+            | Event::SrqFault { .. }
+            | Event::LastWqe { .. }
+            | Event::UnknownPeer { .. } => {
+                return None;
+            }
             Event::VnicFatal { vnic, .. } => (vnic, EVENT_DEVICE_FATAL, Some(0)),
         };
         let initialised = self.init.is_some() && *vnic == self.config.id;

@@ -142,10 +142,12 @@ impl RnicDriver for FakeRnic {
                 b.contexts.remove(&ctx);
             }
             Command::CreateMr { mr, .. } => {
-                check_pages(&mr.pages);
-                let size = 1u64 << mr.pages.shift;
-                let reach = mr.iova % size + mr.length;
-                assert!(mr.length == 0 || mr.pages.pages.len() as u64 == reach.div_ceil(size));
+                if let MrKind::Pages { iova, length, pages } = &mr.kind {
+                    check_pages(pages);
+                    let size = 1u64 << pages.shift;
+                    let reach = iova % size + length;
+                    assert!(*length == 0 || pages.pages.len() as u64 == reach.div_ceil(size));
+                }
                 b.next_key += 0x100;
                 let (lkey, rkey) = (Lkey(b.next_key), Rkey(b.next_key));
                 if b.mrs.insert(mr.mr, mr).is_some() {
@@ -162,16 +164,21 @@ impl RnicDriver for FakeRnic {
                 }
             }
             Command::DestroyCq { cq, .. } => {
-                if b.qps.values().any(|q| q.init.send_cq == cq || q.init.recv_cq == cq) {
+                if b.qps.values().any(|q| q.init.send_cq == Some(cq) || q.init.recv_cq == Some(cq)) {
                     return Err(DriverError::Busy("completion queue".into()));
                 }
                 b.cqs.remove(&cq);
             }
             Command::CreateQp { qp, .. } => {
                 assert!(b.contexts.contains_key(&qp.ctx));
-                assert!(b.cqs.contains_key(&qp.send_cq) && b.cqs.contains_key(&qp.recv_cq));
-                check_ring(&qp.sq.ring, qp.sq.entries, qp.sq.stride_shift);
-                check_ring(&qp.rq.ring, qp.rq.entries, qp.rq.stride_shift);
+                assert!([qp.send_cq, qp.recv_cq].iter().flatten().all(|cq| b.cqs.contains_key(cq)));
+                let own = match &qp.receives {
+                    Receives::Own(queue) => Some(queue),
+                    _ => None,
+                };
+                for queue in qp.sq.iter().chain(own) {
+                    check_ring(&queue.ring, queue.entries, queue.stride_shift);
+                }
                 assert!(b.qps.values().all(|q| q.init.wire_qpn != qp.wire_qpn), "a QPN is in use twice");
                 let index = b.qps.len() as u16;
                 let new = FakeQp { state: QpState::Reset, change: QpChange::default(), init: qp };

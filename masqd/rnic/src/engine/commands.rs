@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use masq_driver::{
     Command, Connection, CtxHandle, DriverError, Gpa, Limits, MemoryRegion, QpChange, QpFault, QpHandle,
-    QpInit, QpState, QpStatus, QpTraffic, QpType, QueueRole, Rate, Reply, Virtqueue, VnicCounters, VnicId,
-    VnicObjects, check_class,
+    QpInit, QpState, QpStatus, QpTraffic, QpType, QueueRole, Rate, Receives, Reply, Virtqueue, VnicCounters,
+    VnicId, VnicObjects, check_class,
 };
 use masq_types::{Lkey, Rkey, Vni};
 
@@ -67,6 +67,19 @@ impl Engine {
             Command::RevokeQp { vnic, qp } => self.revoke_qp(vnic, qp).map(done),
             Command::SetLimits { vnic, limits } => self.set_limits(vnic, &limits).map(done),
             Command::SetClassRate { class, rate } => self.set_class_rate(class, rate).map(done),
+            Command::ReregMr { .. }
+            | Command::CreateMw { .. }
+            | Command::DestroyMw { .. }
+            | Command::ResizeCq { .. }
+            | Command::CreateSrq { .. }
+            | Command::ModifySrq { .. }
+            | Command::QuerySrq { .. }
+            | Command::DestroySrq { .. } => Err(DriverError::Unsupported("this command".into())),
+            // Without datagrams there are no peers to know.
+            Command::SetGids { .. }
+            | Command::SetPeer { .. }
+            | Command::RemovePeer { .. }
+            | Command::NoPeer { .. } => Ok(Reply::Done),
             Command::VnicCounters { vnic } => self.vnic_counters(vnic).map(Reply::VnicCounters),
             Command::QpTraffic { vnic } => self.qp_traffic(vnic).map(Reply::QpTraffic),
             Command::List => Ok(Reply::Objects(self.list())),
@@ -276,21 +289,27 @@ impl Engine {
         }
         let context = vnic.contexts.get_mut(&init.ctx);
         let context = context.ok_or_else(|| DriverError::UnknownObject(format!("context {}", init.ctx.0)))?;
+        let (Some(sq), Receives::Own(rq)) = (init.sq, init.receives) else {
+            return Err(DriverError::Unsupported("a queue pair without queues of its own".into()));
+        };
+        let (Some(pd), Some(send_cq), Some(recv_cq)) = (init.pd, init.send_cq, init.recv_cq) else {
+            return Err(DriverError::Invalid(format!("{what} lacks a domain or a completion queue")));
+        };
         let config = RcConfig {
             signal_all: init.signal_all,
             max_msg_bytes: limits::MAX_MSG_BYTES,
-            max_requests: init.sq.entries,
+            max_requests: sq.entries,
             ..transport
         };
-        let sq = SendRing::new(&format!("{what}, send queue"), init.sq, init.max_inline_bytes, &vnic.memory)?;
-        let rq = RecvRing::new(&format!("{what}, receive queue"), init.rq, &vnic.memory)?;
-        let send_cq = vnic.cqs.acquire(init.send_cq)?;
-        let recv_cq = vnic.cqs.acquire(init.recv_cq).inspect_err(|_| vnic.cqs.release(send_cq))?;
+        let sq = SendRing::new(&format!("{what}, send queue"), sq, init.max_inline_bytes, &vnic.memory)?;
+        let rq = RecvRing::new(&format!("{what}, receive queue"), rq, &vnic.memory)?;
+        let send_cq = vnic.cqs.acquire(send_cq)?;
+        let recv_cq = vnic.cqs.acquire(recv_cq).inspect_err(|_| vnic.cqs.release(send_cq))?;
 
         let io = QpIo {
             vnic: vnic_key,
             handle,
-            pd: init.pd,
+            pd,
             qpn: init.qpn,
             wire_qpn: init.wire_qpn,
             cookie: init.cookie,
@@ -548,7 +567,9 @@ impl Engine {
             vnic: vnic.id,
             contexts: vnic.contexts.keys().copied().collect(),
             mrs: vnic.keys.handles(),
+            mws: Vec::new(),
             cqs: vnic.cqs.handles(),
+            srqs: Vec::new(),
             qps: vnic
                 .qps
                 .iter()

@@ -1,6 +1,7 @@
 use masq_driver::{DriverError, WorkQueueAttr};
 use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
+use vrdma_abi::control::QP_TYPE_RC;
 use vrdma_abi::ring::{
     AtomicSegment, RecvHeader, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, STRIDE_SHIFT_MAX,
     STRIDE_SHIFT_MIN, SendHeader, WorkHeader, recv_stride_shift, send_stride_shift,
@@ -98,7 +99,9 @@ impl SendRing {
                 format!("{what}: {max_sge} entries and {max_inline_bytes} inline bytes are too many");
             return Err(DriverError::Invalid(refusal));
         }
-        if send_stride_shift(max_sge.into(), max_inline_bytes.into()).is_none_or(|needed| needed > stride) {
+        if send_stride_shift(QP_TYPE_RC, max_sge.into(), max_inline_bytes.into())
+            .is_none_or(|needed| needed > stride)
+        {
             return Err(DriverError::Invalid(format!("{what}: its entries do not fit its stride")));
         }
         let ring = WorkRing::new(what, attr, memory)?;

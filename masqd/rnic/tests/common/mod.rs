@@ -121,7 +121,14 @@ pub const CTX: CtxHandle = CtxHandle(1);
 pub const PD: PdHandle = PdHandle(1);
 
 pub fn all_access() -> Access {
-    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true }
+    Access {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        mw_bind: false,
+        zero_based: false,
+    }
 }
 
 pub struct Mr {
@@ -235,7 +242,7 @@ impl Guest {
     pub fn mr_at(&mut self, net: &mut Net, gpa: u64, bytes: u64, access: Access, pd: PdHandle) -> Mr {
         let handle = MrHandle(self.handle());
         let pages = self.pages(gpa, bytes.div_ceil(PAGE));
-        let mr = MrAttr { mr: handle, pd, access, iova: gpa, length: bytes, pages };
+        let mr = MrAttr { mr: handle, pd, access, kind: MrKind::Pages { iova: gpa, length: bytes, pages } };
         match net.execute(self.engine, Command::CreateMr { vnic: self.id, mr }) {
             Ok(Reply::MrCreated { lkey, rkey }) => {
                 assert_eq!(lkey.0, rkey.0);
@@ -276,17 +283,18 @@ impl Guest {
         let mut init = QpInit {
             qp: handle,
             ctx: CTX,
-            pd: PD,
+            pd: Some(PD),
             qp_type: QpType::Rc,
+            kernel: false,
             qpn: Qpn::new(number).unwrap(),
             wire_qpn: WireQpn::new(number).unwrap(),
-            send_cq: send_cq.handle,
-            recv_cq: recv_cq.handle,
+            send_cq: Some(send_cq.handle),
+            recv_cq: Some(recv_cq.handle),
             cookie: 0xc0 + handle.0,
             signal_all: false,
             max_inline_bytes: 256,
-            sq: queue(self.pages(sq_gpa, sq_pages), sq_shift, 26),
-            rq: queue(self.pages(rq_gpa, rq_pages), rq_shift, 4),
+            sq: Some(queue(self.pages(sq_gpa, sq_pages), sq_shift, 26)),
+            receives: Receives::Own(queue(self.pages(rq_gpa, rq_pages), rq_shift, 4)),
         };
         adjust(&mut init);
         let reply = net.execute(self.engine, Command::CreateQp { vnic: self.id, qp: init });

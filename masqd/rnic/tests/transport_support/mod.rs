@@ -42,8 +42,14 @@ pub struct Setup {
     pub max_segments: usize,
 }
 
-pub const ALL_ACCESS: Access =
-    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+pub const ALL_ACCESS: Access = Access {
+    local_write: true,
+    remote_write: true,
+    remote_read: true,
+    remote_atomic: true,
+    mw_bind: false,
+    zero_based: false,
+};
 
 impl Default for Setup {
     fn default() -> Self {

@@ -88,8 +88,12 @@ impl Pd {
         let cookie = self.ctx.next_cookie.fetch_add(1, Ordering::Relaxed);
         let sq_entries = caps.send_wr.max(1).next_power_of_two();
         let rq_entries = caps.recv_wr.max(1).next_power_of_two();
-        let sq_shift = ring::send_stride_shift(caps.send_sge as u32, caps.inline_bytes as u32)
-            .ok_or(ControlError::Errno(libc::EINVAL))?;
+        let sq_shift = ring::send_stride_shift(
+            vrdma_abi::control::QP_TYPE_RC,
+            caps.send_sge as u32,
+            caps.inline_bytes as u32,
+        )
+        .ok_or(ControlError::Errno(libc::EINVAL))?;
         let rq_shift =
             ring::recv_stride_shift(caps.recv_sge as u32).ok_or(ControlError::Errno(libc::EINVAL))?;
         let sq_memory = self.ctx.ring(sq_entries, sq_shift);

@@ -307,7 +307,9 @@ unsafe extern "C" fn create_qp(
             let cap = &mut (*attr).cap;
             cap.max_send_wr = cap.max_send_wr.next_power_of_two();
             cap.max_recv_wr = cap.max_recv_wr.next_power_of_two();
-            let sq_stride_shift = send_stride_shift(cap.max_send_sge, cap.max_inline_data).unwrap();
+            let sq_stride_shift =
+                send_stride_shift(vrdma_abi::control::QP_TYPE_RC, cap.max_send_sge, cap.max_inline_data)
+                    .unwrap();
             let rq_stride_shift = recv_stride_shift(cap.max_recv_sge).unwrap();
             let (sq_offset, sq_bytes) = kernel.ring(cap.max_send_wr, sq_stride_shift);
             let (rq_offset, rq_bytes) = kernel.ring(cap.max_recv_wr, rq_stride_shift);
