@@ -642,7 +642,9 @@ fn config_space_shows_limits_and_quotas() {
 
 #[test]
 fn the_masks_of_these_tests_are_those_of_the_table() {
-    let row = |from, to| masq_driver::rc_transition(from, to).unwrap().required | AttrMask::STATE;
+    let row = |from, to| {
+        masq_driver::transition(masq_driver::QpType::Rc, from, to).unwrap().required | AttrMask::STATE
+    };
     assert_eq!(row(QpState::Reset, QpState::Init).0, INIT_MASK);
     assert_eq!(row(QpState::Init, QpState::Rtr).0, RTR_MASK);
     assert_eq!(row(QpState::Rtr, QpState::Rts).0, RTS_MASK);

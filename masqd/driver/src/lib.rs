@@ -21,9 +21,7 @@ pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
 pub use limits::{Limits, LimitsError, Rate, check_class};
 pub use reply::*;
-pub use transition::{
-    AttrMask, RC_TRANSITIONS, Transition, TransitionError, check_rc_transition, rc_transition,
-};
+pub use transition::{AttrMask, Transition, TransitionError, check_transition, transition};
 
 /// An RNIC, as masqd sees it.
 pub trait RnicDriver: Send + Sync {

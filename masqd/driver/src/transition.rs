@@ -1,4 +1,4 @@
-//! Which changes of a reliable connected queue pair are legal, and with which attributes.
+//! Which changes of a queue pair are legal, and with which attributes.
 //!
 //! ```text
 //!            ┌────────┐  any state: to RESET by the guest, to ERR by the guest or by a failure
@@ -10,22 +10,25 @@
 //!            └───┬────┘
 //!                ▼
 //!            ┌────────┐
-//!            │  RTR   │    answers the peer
+//!            │  RTR   │    takes what peers send
 //!            └───┬────┘
 //!                ▼
 //!            ┌────────┐        ┌────────┐
 //!          ⟲ │  RTS   │ ◄────► │  SQD   │⟲   finishes what it began to send, begins nothing
 //!            └────────┘        └────────┘
+//!                ▲
+//!            ┌───┴────┐
+//!            │  SQE   │    a send has failed; receives go on (unreliable transports only)
+//!            └────────┘
 //! ```
 //!
 //! IBTA Vol 1 §10.3.1, with the attributes of §11.2.5.2 as Linux' `ib_modify_qp_is_ok` takes them. Alternate
-//! paths and path migration do not exist here. SQE belongs to unreliable transports: a reliable connected queue pair
-//! never enters it.
+//! paths and path migration do not exist here.
 
 use core::fmt;
 use core::ops::BitOr;
 
-use crate::{QpChange, QpState};
+use crate::{QpChange, QpState, QpType};
 
 /// A set of attributes, with the bits of enum ibv_qp_attr_mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -188,49 +191,126 @@ macro_rules! mask {
 
 macro_rules! transitions {
     ($($from:ident -> $to:ident [$($required:tt)+] [$($optional:tt)+])*) => {
-        /// All legal transitions of a reliable connected queue pair.
-        pub const RC_TRANSITIONS: &[Transition] = &[$(Transition {
+        &[$(Transition {
             from: QpState::$from,
             to: QpState::$to,
             required: mask!($($required)+),
             optional: mask!($($optional)+),
-        },)*];
+        },)*]
     };
 }
 
+/// The legal transitions of a kind of queue pair, save for those to RESET and ERR, which are legal everywhere without attributes.
+const fn forward(qp_type: QpType) -> &'static [Transition] {
+    match qp_type {
+        QpType::Rc => RC,
+        QpType::Uc => UC,
+        QpType::Ud => UD,
+        QpType::Gsi => GSI,
+        QpType::XrcIni => XRC_INI,
+        QpType::XrcTgt => XRC_TGT,
+    }
+}
+
 #[rustfmt::skip]
-transitions! {
-    Reset -> Reset [-] [-]
-    Reset -> Init  [PKEY_INDEX | PORT | ACCESS_FLAGS] [-]
-    Reset -> Err   [-] [-]
-    Init  -> Reset [-] [-]
-    Init  -> Init  [-] [PKEY_INDEX | PORT | ACCESS_FLAGS]
-    Init  -> Rtr   [AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER] [ACCESS_FLAGS | PKEY_INDEX]
-    Init  -> Err   [-] [-]
-    Rtr   -> Reset [-] [-]
-    Rtr   -> Rts   [TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
-    Rtr   -> Err   [-] [-]
-    Rts   -> Reset [-] [-]
-    Rts   -> Rts   [-] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
-    Rts   -> Sqd   [-] [EN_SQD_ASYNC_NOTIFY]
-    Rts   -> Err   [-] [-]
-    Sqd   -> Reset [-] [-]
-    Sqd   -> Rts   [-] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
-    Sqd   -> Sqd   [-] [PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | CUR_STATE | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER]
-    Sqd   -> Err   [-] [-]
-    Err   -> Reset [-] [-]
-    Err   -> Err   [-] [-]
+const RC: &[Transition] = transitions! {
+    Reset -> Init [PKEY_INDEX | PORT | ACCESS_FLAGS] [-]
+    Init  -> Init [-] [PKEY_INDEX | PORT | ACCESS_FLAGS]
+    Init  -> Rtr  [AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER] [ACCESS_FLAGS | PKEY_INDEX]
+    Rtr   -> Rts  [TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
+    Rts   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
+    Rts   -> Sqd  [-] [EN_SQD_ASYNC_NOTIFY]
+    Sqd   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
+    Sqd   -> Sqd  [-] [PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | CUR_STATE | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER]
+};
+
+#[rustfmt::skip]
+const UC: &[Transition] = transitions! {
+    Reset -> Init [PKEY_INDEX | PORT | ACCESS_FLAGS] [-]
+    Init  -> Init [-] [PKEY_INDEX | PORT | ACCESS_FLAGS]
+    Init  -> Rtr  [AV | PATH_MTU | DEST_QPN | RQ_PSN] [ACCESS_FLAGS | PKEY_INDEX]
+    Rtr   -> Rts  [SQ_PSN] [CUR_STATE | ACCESS_FLAGS]
+    Rts   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS]
+    Rts   -> Sqd  [-] [EN_SQD_ASYNC_NOTIFY]
+    Sqd   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS]
+    Sqd   -> Sqd  [-] [AV | ACCESS_FLAGS | PKEY_INDEX]
+    Sqe   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS]
+};
+
+#[rustfmt::skip]
+const UD: &[Transition] = transitions! {
+    Reset -> Init [PKEY_INDEX | PORT | QKEY] [-]
+    Init  -> Init [-] [PKEY_INDEX | PORT | QKEY]
+    Init  -> Rtr  [-] [PKEY_INDEX | QKEY]
+    Rtr   -> Rts  [SQ_PSN] [CUR_STATE | QKEY]
+    Rts   -> Rts  [-] [CUR_STATE | QKEY]
+    Rts   -> Sqd  [-] [EN_SQD_ASYNC_NOTIFY]
+    Sqd   -> Rts  [-] [CUR_STATE | QKEY]
+    Sqd   -> Sqd  [-] [PKEY_INDEX | QKEY]
+    Sqe   -> Rts  [-] [CUR_STATE | QKEY]
+};
+
+/// As UD, but its port is that of the device from the beginning.
+#[rustfmt::skip]
+const GSI: &[Transition] = transitions! {
+    Reset -> Init [PKEY_INDEX | QKEY] [-]
+    Init  -> Init [-] [PKEY_INDEX | QKEY]
+    Init  -> Rtr  [-] [PKEY_INDEX | QKEY]
+    Rtr   -> Rts  [SQ_PSN] [CUR_STATE | QKEY]
+    Rts   -> Rts  [-] [CUR_STATE | QKEY]
+    Rts   -> Sqd  [-] [EN_SQD_ASYNC_NOTIFY]
+    Sqd   -> Rts  [-] [CUR_STATE | QKEY]
+    Sqd   -> Sqd  [-] [PKEY_INDEX | QKEY]
+    Sqe   -> Rts  [-] [CUR_STATE | QKEY]
+};
+
+/// As RC, without what only a responder has.
+#[rustfmt::skip]
+const XRC_INI: &[Transition] = transitions! {
+    Reset -> Init [PKEY_INDEX | PORT | ACCESS_FLAGS] [-]
+    Init  -> Init [-] [PKEY_INDEX | PORT | ACCESS_FLAGS]
+    Init  -> Rtr  [AV | PATH_MTU | DEST_QPN | RQ_PSN] [ACCESS_FLAGS | PKEY_INDEX]
+    Rtr   -> Rts  [TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC] [CUR_STATE | ACCESS_FLAGS]
+    Rts   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS]
+    Rts   -> Sqd  [-] [EN_SQD_ASYNC_NOTIFY]
+    Sqd   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS]
+    Sqd   -> Sqd  [-] [PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | ACCESS_FLAGS | PKEY_INDEX]
+};
+
+/// As RC, without what only a requester has.
+#[rustfmt::skip]
+const XRC_TGT: &[Transition] = transitions! {
+    Reset -> Init [PKEY_INDEX | PORT | ACCESS_FLAGS] [-]
+    Init  -> Init [-] [PKEY_INDEX | PORT | ACCESS_FLAGS]
+    Init  -> Rtr  [AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER] [ACCESS_FLAGS | PKEY_INDEX]
+    Rtr   -> Rts  [TIMEOUT | SQ_PSN] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
+    Rts   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
+    Rts   -> Sqd  [-] [EN_SQD_ASYNC_NOTIFY]
+    Sqd   -> Rts  [-] [CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER]
+    Sqd   -> Sqd  [-] [PORT | AV | TIMEOUT | MAX_DEST_RD_ATOMIC | ACCESS_FLAGS | PKEY_INDEX | MIN_RNR_TIMER]
+};
+
+/// The transition of a queue pair of this kind, or `None` when it is not legal.
+pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
+    let rows = forward(qp_type);
+    if matches!(to, QpState::Reset | QpState::Err) {
+        // Reliable transports have no state SQE to leave.
+        let exists = from != QpState::Sqe || rows.iter().any(|t| t.from == from);
+        let (required, optional) = (AttrMask::NONE, AttrMask::NONE);
+        return exists.then_some(Transition { from, to, required, optional });
+    }
+    rows.iter().find(|t| t.from == from && t.to == to).copied()
 }
 
-/// The transition of a reliable connected queue pair, or `None` when it is not legal.
-pub fn rc_transition(from: QpState, to: QpState) -> Option<&'static Transition> {
-    RC_TRANSITIONS.iter().find(|t| t.from == from && t.to == to)
-}
-
-/// Judges a change of a reliable connected queue pair from state `from` to state `to` (the same, if none is
-/// asked for) with the attributes `given`.
-pub fn check_rc_transition(from: QpState, to: QpState, given: AttrMask) -> Result<(), TransitionError> {
-    let row = rc_transition(from, to).ok_or(TransitionError::Illegal { from, to })?;
+/// Judges a change of a queue pair from state `from` to state `to` (the same, if none is asked for) with the
+/// attributes `given`.
+pub fn check_transition(
+    qp_type: QpType,
+    from: QpState,
+    to: QpState,
+    given: AttrMask,
+) -> Result<(), TransitionError> {
+    let row = transition(qp_type, from, to).ok_or(TransitionError::Illegal { from, to })?;
     let missing = row.required.without(given);
     if !missing.is_empty() {
         return Err(TransitionError::Missing { from, to, missing });
@@ -279,69 +359,100 @@ mod tests {
     const STATES: [QpState; 7] =
         [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
-    /// The whole table, one line for each state before, in the order of `STATES`: `.` not legal, `+` legal
+    const TYPES: [QpType; 6] =
+        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::XrcIni, QpType::XrcTgt];
+
+    /// A whole table, one line for each state before, in the order of `STATES`: `.` not legal, `+` legal
     /// without attributes, `r` with required ones, `o` with optional ones, `b` with both.
+    fn picture(qp_type: QpType) -> [String; 7] {
+        let mark = |from, to| match transition(qp_type, from, to) {
+            None => '.',
+            Some(t) => match (t.required.is_empty(), t.optional.is_empty()) {
+                (true, true) => '+',
+                (false, true) => 'r',
+                (true, false) => 'o',
+                (false, false) => 'b',
+            },
+        };
+        STATES.map(|from| STATES.map(|to| mark(from, to)).iter().collect())
+    }
+
     #[test]
-    fn whole_table() {
-        let rows = STATES.map(|from| {
-            STATES
-                .map(|to| match rc_transition(from, to) {
-                    None => '.',
-                    Some(t) => match (t.required.is_empty(), t.optional.is_empty()) {
-                        (true, true) => '+',
-                        (false, true) => 'r',
-                        (true, false) => 'o',
-                        (false, false) => 'b',
-                    },
-                })
-                .iter()
-                .collect::<String>()
-        });
-        assert_eq!(
-            rows,
-            [
-                "+r....+", // RESET
-                "+ob...+", // INIT
-                "+..b..+", // RTR
-                "+..oo.+", // RTS
-                "+..oo.+", // SQD
-                ".......", // SQE
-                "+.....+", // ERR
-            ]
-        );
-        let mut pairs: Vec<_> = RC_TRANSITIONS.iter().map(|t| (t.from as u8, t.to as u8)).collect();
-        let rows = pairs.len();
-        pairs.sort_unstable();
-        pairs.dedup();
-        assert_eq!(pairs.len(), rows, "a transition stands in the table twice");
-        assert!(RC_TRANSITIONS.iter().all(|t| t.required.0 & t.optional.0 == 0));
+    fn whole_tables() {
+        let reliable = [
+            "+r....+", // RESET
+            "+ob...+", // INIT
+            "+..b..+", // RTR
+            "+..oo.+", // RTS
+            "+..oo.+", // SQD
+            ".......", // SQE
+            "+.....+", // ERR
+        ];
+        let unreliable = ["+r....+", "+ob...+", "+..b..+", "+..oo.+", "+..oo.+", "+..o..+", "+.....+"];
+        let datagram = ["+r....+", "+oo...+", "+..b..+", "+..oo.+", "+..oo.+", "+..o..+", "+.....+"];
+        for (qp_type, expected) in
+            TYPES.into_iter().zip([reliable, unreliable, datagram, datagram, reliable, reliable])
+        {
+            assert_eq!(picture(qp_type), expected, "{qp_type:?}");
+            let rows = forward(qp_type);
+            let mut pairs: Vec<_> = rows.iter().map(|t| (t.from as u8, t.to as u8)).collect();
+            pairs.sort_unstable();
+            pairs.dedup();
+            assert_eq!(pairs.len(), rows.len(), "{qp_type:?}: a transition stands in the table twice");
+            assert!(rows.iter().all(|t| t.required.0 & t.optional.0 == 0));
+        }
     }
 
     /// The masks as numbers, as they can be read out of `ib_modify_qp_is_ok`.
     #[test]
     fn masks_are_those_of_the_verbs() {
-        let masks = |from, to| rc_transition(from, to).map(|t| (t.required.0, t.optional.0));
         use QpState::*;
-        assert_eq!(masks(Reset, Init), Some((0x38, 0)));
-        assert_eq!(masks(Init, Init), Some((0, 0x38)));
-        assert_eq!(masks(Init, Rtr), Some((0x12_9180, 0x18)));
-        assert_eq!(masks(Rtr, Rts), Some((0x1_2e00, 0x800a)));
-        assert_eq!(masks(Rts, Rts), Some((0, 0x800a)));
-        assert_eq!(masks(Rts, Sqd), Some((0, 0x4)));
-        assert_eq!(masks(Sqd, Rts), Some((0, 0x800a)));
-        assert_eq!(masks(Sqd, Sqd), Some((0, 0x2_aeba)));
+        let pairs = [
+            (Reset, Init),
+            (Init, Init),
+            (Init, Rtr),
+            (Rtr, Rts),
+            (Rts, Rts),
+            (Rts, Sqd),
+            (Sqd, Rts),
+            (Sqd, Sqd),
+        ];
+        let masks = |qp_type| {
+            pairs.map(|(from, to)| {
+                transition(qp_type, from, to).map(|t| (t.required.0, t.optional.0)).unwrap()
+            })
+        };
+        let sqd = (0, 0x4);
+        #[rustfmt::skip]
+        let expected = [
+            [(0x38, 0), (0, 0x38), (0x12_9180, 0x18), (0x1_2e00, 0x800a), (0, 0x800a), sqd, (0, 0x800a), (0, 0x2_aeba)],
+            [(0x38, 0), (0, 0x38), (0x10_1180, 0x18), (0x1_0000, 0xa), (0, 0xa), sqd, (0, 0xa), (0, 0x98)],
+            [(0x70, 0), (0, 0x70), (0, 0x50), (0x1_0000, 0x42), (0, 0x42), sqd, (0, 0x42), (0, 0x50)],
+            [(0x50, 0), (0, 0x50), (0, 0x50), (0x1_0000, 0x42), (0, 0x42), sqd, (0, 0x42), (0, 0x50)],
+            [(0x38, 0), (0, 0x38), (0x10_1180, 0x18), (0x1_2e00, 0xa), (0, 0xa), sqd, (0, 0xa), (0, 0x2eb8)],
+            [(0x38, 0), (0, 0x38), (0x12_9180, 0x18), (0x1_0200, 0x800a), (0, 0x800a), sqd, (0, 0x800a), (0, 0x2_82b8)],
+        ];
+        for (qp_type, expected) in TYPES.into_iter().zip(expected) {
+            assert_eq!(masks(qp_type), expected, "{qp_type:?}");
+        }
+        let from_sqe = |t| transition(t, Sqe, Rts).map(|t| (t.required.0, t.optional.0));
+        assert_eq!(
+            [QpType::Uc, QpType::Ud, QpType::Gsi].map(from_sqe),
+            [Some((0, 0xa)), Some((0, 0x42)), Some((0, 0x42))]
+        );
     }
 
     #[test]
     fn reasons_name_the_attributes() {
         use QpState::*;
-        let rtr = rc_transition(Init, Rtr).unwrap().required;
-        assert_eq!(check_rc_transition(Init, Rtr, rtr | AttrMask::STATE), Ok(()));
-        let e = check_rc_transition(Init, Rtr, rtr.without(AttrMask::AV | AttrMask::RQ_PSN)).unwrap_err();
+        let check = |from, to, given| check_transition(QpType::Rc, from, to, given);
+        let rtr = transition(QpType::Rc, Init, Rtr).unwrap().required;
+        assert_eq!(check(Init, Rtr, rtr | AttrMask::STATE), Ok(()));
+        let e = check(Init, Rtr, rtr.without(AttrMask::AV | AttrMask::RQ_PSN)).unwrap_err();
         assert_eq!(e.to_string(), "AV|RQ_PSN must be given from Init to Rtr");
-        let e = check_rc_transition(Rts, Rts, AttrMask::PATH_MTU | AttrMask(1 << 25)).unwrap_err();
+        let e = check(Rts, Rts, AttrMask::PATH_MTU | AttrMask(1 << 25)).unwrap_err();
         assert_eq!(e.to_string(), "PATH_MTU|0x2000000 cannot be given from Rts to Rts");
-        let e = check_rc_transition(Init, Rts, AttrMask::STATE).unwrap_err();
+        let e = check(Init, Rts, AttrMask::STATE).unwrap_err();
         assert_eq!(e.to_string(), "a queue pair cannot go from Init to Rts");
         assert_eq!(AttrMask::NONE.to_string(), "0x0");
     }
@@ -357,7 +468,8 @@ mod tests {
             max_rd_atomic: Some(1),
             ..QpChange::default()
         };
-        assert_eq!(check_rc_transition(QpState::Rtr, QpState::Rts, change.attributes()), Ok(()));
+        let checked = check_transition(QpType::Rc, QpState::Rtr, QpState::Rts, change.attributes());
+        assert_eq!(checked, Ok(()));
         assert_eq!(QpChange::default().attributes(), AttrMask::NONE);
     }
 }

@@ -1,6 +1,6 @@
 //! MODIFY_QP and QUERY_QP: the guest's attributes are virtual, the RNIC's are physical.
 
-use masq_driver::{AttrMask, Command, QpChange, QpHandle, QpState, QpStatus, check_rc_transition};
+use masq_driver::{AttrMask, Command, QpChange, QpHandle, QpState, QpStatus, QpType, check_transition};
 use masq_types::{Mtu, Psn};
 use vrdma_abi::control as abi;
 
@@ -48,7 +48,7 @@ impl Session {
                 return Err(Reason::CurrentState { believed, actual: from }.into());
             }
         }
-        check_rc_transition(from, to, AttrMask(r.mask)).map_err(Reason::from)?;
+        check_transition(QpType::Rc, from, to, AttrMask(r.mask)).map_err(Reason::from)?;
         let mut change = self.attributes(&attr, r.mask)?;
         change.from = Some(from);
         change.to = Some(to);

@@ -195,7 +195,7 @@ impl RnicDriver for FakeRnic {
                 let to = change.to.unwrap_or(q.state);
                 // Port and P_Key never reach an RNIC.
                 let given = change.attributes() | AttrMask::PORT | AttrMask::PKEY_INDEX;
-                let row = rc_transition(q.state, to).expect("a legal transition");
+                let row = transition(q.init.qp_type, q.state, to).expect("a legal transition");
                 assert!(given.contains(row.required), "{:?} to {to:?} with {given}", q.state);
                 q.state = to;
                 q.change = change;

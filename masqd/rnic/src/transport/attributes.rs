@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use masq_driver::{Access, AttrMask, DriverError, QpChange, QpState, check_rc_transition, rc_transition};
+use masq_driver::{Access, AttrMask, DriverError, QpChange, QpState, QpType, check_transition, transition};
 use masq_types::{Mtu, WireQpn};
 use masq_wire::RnrTimer;
 
@@ -70,9 +70,9 @@ impl Attributes {
         let to = change.to.unwrap_or(state);
         // Port and partition key have no place in a change: the session has judged them.
         let elsewhere = AttrMask::PORT | AttrMask::PKEY_INDEX;
-        let required = rc_transition(state, to).map_or(AttrMask::NONE, |t| t.required);
+        let required = transition(QpType::Rc, state, to).map_or(AttrMask::NONE, |t| t.required);
         let given = change.attributes() | required.without(required.without(elsewhere));
-        check_rc_transition(state, to, given).map_err(|e| DriverError::Invalid(e.to_string()))?;
+        check_transition(QpType::Rc, state, to, given).map_err(|e| DriverError::Invalid(e.to_string()))?;
 
         let mut next = if to == QpState::Reset { Attributes::default() } else { self.clone() };
         set(&mut next.access, change.access);
