@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::transport::RcConfig;
+use crate::transport::QpConfig;
 use crate::udp::FaultInjection;
 
 /// How an RNIC runs.
@@ -13,7 +13,7 @@ pub struct RnicConfig {
     /// What received packets suffer on purpose, in tests.
     pub faults: Option<FaultInjection>,
     /// Limits of the RC transport.
-    pub transport: RcConfig,
+    pub transport: QpConfig,
 }
 
 impl Default for RnicConfig {
@@ -25,7 +25,7 @@ impl Default for RnicConfig {
             faults: None,
             // 4 MiB at the largest MTU: enough to go on while the peer's engine waits for its turn on a busy host.
             // A receiving socket holds the windows of about sixteen connections.
-            transport: RcConfig { window_packets: 1024, ..RcConfig::default() },
+            transport: QpConfig { window_packets: 1024, ..QpConfig::default() },
         }
     }
 }

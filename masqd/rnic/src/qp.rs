@@ -12,7 +12,7 @@ use crate::engine::RemoteQp;
 use crate::local::Initiator;
 use crate::ring::{RecvRing, SendRing};
 use crate::shaping::Short;
-use crate::transport::{RcQp, RecvWork, SendWork, Time};
+use crate::transport::{QpCore, RecvWork, SendWork, Time};
 use crate::udp::{LocalId, Route};
 
 /// Names a queue pair for as long as it lives; keys are never used again.
@@ -33,7 +33,7 @@ impl QpKey {
 #[derive(Debug)]
 pub struct Qp {
     /// The transport's part: state, attributes and, towards remote peers, the protocol.
-    pub rc: RcQp,
+    pub core: QpCore,
     /// Its rings and what identifies it.
     pub io: QpIo,
     /// Where its peer is.

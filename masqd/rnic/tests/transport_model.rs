@@ -284,12 +284,12 @@ fn outcome(world: &World) -> Result<Outcome, TestCaseError> {
 
 fn check(case: &Case) -> Result<(), TestCaseError> {
     let (mut model, regions) = Model::new(case);
-    let config = RcConfig {
+    let config = QpConfig {
         window_packets: case.window,
         ack_every: case.ack_every,
         read_packets: case.read_packets,
         min_ack_timeout: Duration::ZERO,
-        ..RcConfig::default()
+        ..QpConfig::default()
     };
     let setup = Setup {
         mtu: case.mtu,

@@ -12,8 +12,8 @@ use transport_support::*;
 
 const PSN: u32 = 0xff_fff0;
 
-fn tuned(config: RcConfig) -> Setup {
-    let config = RcConfig { min_ack_timeout: Duration::ZERO, ..config };
+fn tuned(config: QpConfig) -> Setup {
+    let config = QpConfig { min_ack_timeout: Duration::ZERO, ..config };
     Setup { config, ..Setup::default() }
 }
 
@@ -56,7 +56,7 @@ fn every_operation_at_every_mtu() {
 /// A message becomes few transmits of many equal segments.
 #[test]
 fn segments_fill_a_transmit() {
-    let setup = Setup { mtu: Mtu::B4096, ..tuned(RcConfig::default()) };
+    let setup = Setup { mtu: Mtu::B4096, ..tuned(QpConfig::default()) };
     let mut pair = Pair::with_memory(&setup);
     pair.ends[0].world.post_send(send(SendOp::Write, 1, 1 << 16));
     pair.ends[0].world.post_send(send(SendOp::Send, 2, 1 << 16));
@@ -100,7 +100,7 @@ fn small_messages_share_a_transmit_and_an_acknowledgement() {
 
 #[test]
 fn the_window_is_kept_and_its_last_packet_asks() {
-    let setup = tuned(RcConfig { window_packets: 10, ack_every: 4, ..RcConfig::default() });
+    let setup = tuned(QpConfig { window_packets: 10, ack_every: 4, ..QpConfig::default() });
     let mut pair = Pair::with_memory(&setup);
     pair.deaf[0] = true;
     pair.post_send(0, send(SendOp::Write, 1, 256 * 100));
@@ -118,7 +118,7 @@ fn held_requests_are_bounded() {
     for (max_requests, hold_at_most, expected) in
         [(4, None, 4), (0, None, 1), (u32::MAX, Some(3), 3), (u32::MAX, Some(0), 1), (2, Some(7), 2)]
     {
-        let mut pair = Pair::with_memory(&tuned(RcConfig { max_requests, ..RcConfig::default() }));
+        let mut pair = Pair::with_memory(&tuned(QpConfig { max_requests, ..QpConfig::default() }));
         pair.world(0).hold_at_most = hold_at_most;
         pair.deaf[0] = true;
         for wr_id in 0..20 {
@@ -140,7 +140,7 @@ fn reads_are_limited() {
     let setup = Setup {
         max_rd_atomic: 2,
         max_dest_rd_atomic: 2,
-        ..tuned(RcConfig { read_packets: 4, ..RcConfig::default() })
+        ..tuned(QpConfig { read_packets: 4, ..QpConfig::default() })
     };
     let mut pair = Pair::with_memory(&setup);
     pair.post_send(0, send(SendOp::Read, 1, 256 * 10));
@@ -159,7 +159,7 @@ fn reads_are_limited() {
 
 #[test]
 fn a_fence_waits_for_reads() {
-    let setup = tuned(RcConfig { read_packets: 2, ..RcConfig::default() });
+    let setup = tuned(QpConfig { read_packets: 2, ..QpConfig::default() });
     for fence in [false, true] {
         let mut pair = Pair::with_memory(&setup);
         pair.post_send(0, send(SendOp::Read, 1, 256 * 3));
@@ -508,7 +508,7 @@ fn the_first_packet_in_rtr_is_reported() {
 
 #[test]
 fn draining() {
-    let setup = tuned(RcConfig { window_packets: 2, ..RcConfig::default() });
+    let setup = tuned(QpConfig { window_packets: 2, ..QpConfig::default() });
     let mut pair = Pair::with_memory(&setup);
     pair.post_send(0, send(SendOp::Write, 1, 256 * 9));
     pair.post_send(0, send(SendOp::Write, 2, 8));

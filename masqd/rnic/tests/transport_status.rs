@@ -69,7 +69,7 @@ fn success() {
 #[test]
 fn loc_len_err_message_too_long() {
     let setup =
-        Setup { config: RcConfig { max_msg_bytes: 4096, ..Setup::default().config }, ..Setup::default() };
+        Setup { config: QpConfig { max_msg_bytes: 4096, ..Setup::default().config }, ..Setup::default() };
     for op in [SendOp::Send, SendOp::Write, SendOp::Read] {
         let pair = around(&setup, |_| {}, send(op, 2, 4097));
         assert_fails(&pair, Status::LocLenErr);
@@ -183,7 +183,7 @@ fn loc_prot_err_of_a_send() {
 #[test]
 fn loc_prot_err_in_mid_message() {
     let setup =
-        Setup { config: RcConfig { window_packets: 4, ..Setup::default().config }, ..Setup::default() };
+        Setup { config: QpConfig { window_packets: 4, ..Setup::default().config }, ..Setup::default() };
     for op in [SendOp::Write, SendOp::Send, SendOp::Read] {
         let mut pair = Pair::with_memory(&setup);
         pair.post_recv(1, recv(1, 10_000));
@@ -282,7 +282,7 @@ fn rem_access_err() {
 #[test]
 fn rem_access_err_in_mid_read() {
     let setup = Setup {
-        config: RcConfig { read_packets: 4, ..Setup::default().config },
+        config: QpConfig { read_packets: 4, ..Setup::default().config },
         max_rd_atomic: 1,
         ..Setup::default()
     };
@@ -300,7 +300,7 @@ fn rem_access_err_in_mid_read() {
 #[test]
 fn rem_access_err_when_rights_are_taken_away() {
     let setup = Setup {
-        config: RcConfig { read_packets: 4, ..Setup::default().config },
+        config: QpConfig { read_packets: 4, ..Setup::default().config },
         max_rd_atomic: 1,
         ..Setup::default()
     };
@@ -521,7 +521,7 @@ fn wr_flush_err() {
 #[test]
 fn wr_flush_err_of_a_receive_in_use() {
     let setup =
-        Setup { config: RcConfig { window_packets: 2, ..Setup::default().config }, ..Setup::default() };
+        Setup { config: QpConfig { window_packets: 2, ..Setup::default().config }, ..Setup::default() };
     let mut pair = Pair::with_memory(&setup);
     pair.post_recv(1, recv(1, 4096));
     pair.post_recv(1, recv(2, 4096));

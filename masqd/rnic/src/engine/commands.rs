@@ -18,7 +18,7 @@ use crate::memory::GuestMemory;
 use crate::qp::{Held, LocalPath, Path, Qp, QpIo, QpKey};
 use crate::ring::{RecvRing, SendRing};
 use crate::shaping::set_rate;
-use crate::transport::{RcConfig, RcQp, Time};
+use crate::transport::{QpConfig, QpCore, Time};
 use crate::virtqueue::EventQueue;
 use crate::vnic::{Context, Queue, Vnic};
 
@@ -295,7 +295,7 @@ impl Engine {
         let (Some(pd), Some(send_cq), Some(recv_cq)) = (init.pd, init.send_cq, init.recv_cq) else {
             return Err(DriverError::Invalid(format!("{what} lacks a domain or a completion queue")));
         };
-        let config = RcConfig {
+        let config = QpConfig {
             signal_all: init.signal_all,
             max_msg_bytes: limits::MAX_MSG_BYTES,
             max_requests: sq.entries,
@@ -331,7 +331,7 @@ impl Engine {
         let key = qps.insert(|key| {
             doorbell = context.assign(key);
             Qp {
-                rc: RcQp::new(config),
+                core: QpCore::new(config),
                 io,
                 path: Path::None,
                 initiator: Initiator::default(),
@@ -364,7 +364,7 @@ impl Engine {
             Some(connection) => Some(self.open_path(key, connection)?),
             None => None,
         };
-        let modified = self.world.with_env(key, |rc, env| rc.modify(now, env, change));
+        let modified = self.world.with_env(key, |core, env| core.modify(now, env, change));
         if let Err(error) = modified.unwrap_or(Ok(())) {
             if let Some(Path::Remote { route, .. }) = path {
                 self.edge.close_route(&route);
@@ -381,7 +381,7 @@ impl Engine {
             Some(QpState::Reset) => self.reset_qp(key),
             Some(QpState::Rts) => {
                 if let Some(qp) = self.world.qps.get_mut(key).filter(|q| !q.io.held_send.present) {
-                    qp.initiator.start(qp.rc.attributes());
+                    qp.initiator.start(qp.core.attributes());
                 }
             }
             _ => {}
@@ -486,7 +486,7 @@ impl Engine {
         let key = self.world.qp_key(id, handle)?;
         let unknown = || DriverError::UnknownObject(format!("queue pair {}", handle.0));
         let qp = self.world.qps.get(key).ok_or_else(unknown)?;
-        let mut status = qp.rc.status();
+        let mut status = qp.core.status();
         status.sq_draining |= status.state == QpState::Sqd && qp.io.held_send.present;
         Ok(status)
     }
@@ -496,10 +496,10 @@ impl Engine {
         let Some(key) = self.world.vnic_mut(id)?.qps.remove(&handle) else { return Ok(()) };
         self.disconnect(key);
         let Some(qp) = self.world.qps.remove(key) else { return Ok(()) };
-        self.world.counters += *qp.rc.counters();
+        self.world.counters += *qp.core.counters();
         self.world.schedule.parked.retain(|k| *k != key);
         if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
-            vnic.held_requests = vnic.held_requests.saturating_sub(qp.rc.buffers());
+            vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
             vnic.cqs.release(qp.io.send_cq);
             vnic.cqs.release(qp.io.recv_cq);
             if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {
@@ -512,8 +512,8 @@ impl Engine {
     fn revoke_qp(&mut self, id: VnicId, handle: QpHandle) -> Result<(), DriverError> {
         let key = self.world.qp_key(id, handle)?;
         let now = self.world.now;
-        self.world.with_env(key, |rc, env| {
-            rc.fail(now, env, Some(QpFault::Fatal), "its connection has been revoked");
+        self.world.with_env(key, |core, env| {
+            core.fail(now, env, Some(QpFault::Fatal), "its connection has been revoked");
         });
         self.world.schedule(key);
         Ok(())
@@ -573,7 +573,7 @@ impl Engine {
             qps: vnic
                 .qps
                 .iter()
-                .filter_map(|(h, k)| self.world.qps.get(*k).map(|q| (*h, q.io.wire_qpn, q.rc.state())))
+                .filter_map(|(h, k)| self.world.qps.get(*k).map(|q| (*h, q.io.wire_qpn, q.core.state())))
                 .collect(),
         };
         self.world.vnics.iter().map(|(_, vnic)| objects(vnic)).collect()
@@ -582,7 +582,7 @@ impl Engine {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sum = self.world.counters;
         for (_, qp) in self.world.qps.iter() {
-            sum += *qp.rc.counters();
+            sum += *qp.core.counters();
         }
         let inbound = self.inbound.counters;
         let mut named: Vec<_> = sum.named().collect();

@@ -335,7 +335,7 @@ impl Inbound {
                 vnic.traffic.rx_packets += 1;
             }
         }
-        world.with_env(key, |rc, env| rc.handle_packet(now, env, &parsed));
+        world.with_env(key, |core, env| core.handle_packet(now, env, &parsed));
         world.schedule(key);
     }
 }

@@ -32,17 +32,17 @@ impl World {
         let now = self.now;
         let Some(qp) = self.qps.get_mut(key).filter(|q| q.timer == Some(deadline)) else { return false };
         qp.timer = None;
-        if matches!(qp.path, Path::Local(_)) || qp.rc.state() == QpState::Err {
+        if matches!(qp.path, Path::Local(_)) || qp.core.state() == QpState::Err {
             self.schedule(key);
             return true;
         }
         // The deadline may have moved since; then the timer follows now.
-        let actual = qp.rc.poll_timeout();
+        let actual = qp.core.poll_timeout();
         if actual.is_none_or(|t| t > now) {
             self.set_timer(key, actual);
             return false;
         }
-        self.with_env(key, |rc, env| rc.handle_timeout(now, env));
+        self.with_env(key, |core, env| core.handle_timeout(now, env));
         self.schedule(key);
         true
     }
@@ -70,14 +70,14 @@ impl World {
     fn arm_timer(&mut self, key: QpKey, completions_before: u64) {
         let now = self.now;
         let Some(qp) = self.qps.get_mut(key) else { return };
-        let deadline = if qp.rc.state() == QpState::Err {
+        let deadline = if qp.core.state() == QpState::Err {
             let idle = qp.io.completions == completions_before;
             qp.flush_pause = if idle { (qp.flush_pause * 2).min(MAX_FLUSH_PAUSE) } else { FLUSH_PAUSE };
             Some(now.plus(qp.flush_pause))
         } else if matches!(qp.path, Path::Local(_)) {
             qp.initiator.deadline()
         } else {
-            qp.rc.poll_timeout()
+            qp.core.poll_timeout()
         };
         self.set_timer(key, deadline);
     }
@@ -90,12 +90,12 @@ impl Engine {
         let now = self.world.now;
         let Some(qp) = self.world.qps.get_mut(key) else { return Ran::default() };
         let completions = qp.io.completions;
-        let state = qp.rc.state();
+        let state = qp.core.state();
         let local = matches!(qp.path, Path::Local(_));
         let mut ran = match state {
             QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
             QpState::Rts | QpState::Err => {
-                let more = self.world.with_env(key, |rc, env| rc.handle_work(now, env)).unwrap_or(false);
+                let more = self.world.with_env(key, |core, env| core.handle_work(now, env)).unwrap_or(false);
                 Ran { more, ..Ran::default() }
             }
             _ => Ran::default(),
@@ -103,7 +103,7 @@ impl Engine {
         if !local {
             self.transmit(key, &mut ran);
         }
-        ran.more |= self.world.qps.get(key).is_some_and(|q| q.rc.wants_work());
+        ran.more |= self.world.qps.get(key).is_some_and(|q| q.core.wants_work());
         self.world.arm_timer(key, completions);
         ran
     }
@@ -120,9 +120,9 @@ impl Engine {
             let buffer = self.tx.buffer();
             let sent = self
                 .world
-                .with_env(key, |rc, env| {
+                .with_env(key, |core, env| {
                     env.io.short = None;
-                    rc.poll_transmit(now, env, buffer, MAX_SEGMENTS)
+                    core.poll_transmit(now, env, buffer, MAX_SEGMENTS)
                 })
                 .flatten();
             let Some(qp) = self.world.qps.get_mut(key) else { return };

@@ -12,7 +12,7 @@ use super::env::QpEnv;
 use super::schedule::Schedule;
 use crate::qp::{Qp, QpKey, QpTable};
 use crate::shaping::Gate;
-use crate::transport::{Counters, RcQp, Time};
+use crate::transport::{Counters, QpCore, Time};
 use crate::udp::LocalId;
 use crate::vnic::Vnic;
 
@@ -85,14 +85,14 @@ impl World {
     pub fn with_env<R>(
         &mut self,
         key: QpKey,
-        call: impl FnOnce(&mut RcQp, &mut QpEnv<'_>) -> R,
+        call: impl FnOnce(&mut QpCore, &mut QpEnv<'_>) -> R,
     ) -> Option<R> {
         let qp = self.qps.get_mut(key)?;
         let vnic = self.vnics.get_mut(qp.io.vnic)?;
-        let Qp { rc, io, .. } = qp;
+        let Qp { core, io, .. } = qp;
         let gate = self.schedule.gate(&mut vnic.shaping, self.gate_closed);
-        let messages_before = (rc.counters().sent_msgs, rc.counters().rcvd_msgs);
-        let held_by_others = vnic.held_requests.saturating_sub(rc.buffers());
+        let messages_before = (core.counters().sent_msgs, core.counters().rcvd_msgs);
+        let held_by_others = vnic.held_requests.saturating_sub(core.buffers());
         let mut env = QpEnv {
             now: self.now,
             vnic: vnic.id,
@@ -104,24 +104,24 @@ impl World {
             held_by_others,
             gate,
         };
-        let result = call(rc, &mut env);
+        let result = call(core, &mut env);
         let (sink, id) = (&*self.sink, vnic.id);
         env.cqs.tell_overruns(|cq| sink.event(Event::CqOverrun { vnic: id, cq }));
-        vnic.traffic.tx_messages += rc.counters().sent_msgs - messages_before.0;
-        vnic.traffic.rx_messages += rc.counters().rcvd_msgs - messages_before.1;
+        vnic.traffic.tx_messages += core.counters().sent_msgs - messages_before.0;
+        vnic.traffic.rx_messages += core.counters().rcvd_msgs - messages_before.1;
         let reason = if env.io.broken {
             "a work queue in guest memory is broken"
         } else if env.io.lost_completion {
             "its completion queue has overrun"
         } else {
-            vnic.held_requests = held_by_others + rc.buffers();
+            vnic.held_requests = held_by_others + core.buffers();
             return Some(result);
         };
-        rc.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
+        core.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
         // Flushing finds the same again, which must not be dealt with again and again.
         (env.io.broken, env.io.lost_completion) = (false, false);
-        vnic.held_requests = held_by_others + rc.buffers();
-        if rc.wants_work() {
+        vnic.held_requests = held_by_others + core.buffers();
+        if core.wants_work() {
             self.schedule(key);
         }
         Some(result)
@@ -141,7 +141,7 @@ impl World {
     pub fn may_send(&mut self, key: QpKey) -> bool {
         let Some(remote) = self.qps.get(key).and_then(|q| q.path.remote_qp()) else { return false };
         let alive = |k: &QpKey| {
-            let state = self.qps.get(*k).map(|q| q.rc.state());
+            let state = self.qps.get(*k).map(|q| q.core.state());
             matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd))
         };
         let Some(all) = self.remotes.get_mut(&remote) else { return false };
@@ -204,8 +204,8 @@ impl World {
                     .collect();
                 for key in users {
                     let now = self.now;
-                    self.with_env(key, |rc, env| {
-                        rc.fail(now, env, Some(QpFault::Fatal), "its completion queue has overrun");
+                    self.with_env(key, |core, env| {
+                        core.fail(now, env, Some(QpFault::Fatal), "its completion queue has overrun");
                     });
                     self.schedule(key);
                 }

@@ -189,7 +189,7 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
         },
         Wait::None => {}
     }
-    if !matches!(qp.rc.state(), QpState::Rts | QpState::Sqd) || !take(world, key) {
+    if !matches!(qp.core.state(), QpState::Rts | QpState::Sqd) || !take(world, key) {
         return Step::Idle;
     }
     let len = match judge(world, key) {
@@ -232,11 +232,11 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
 
 /// Makes sure that a request is held.
 fn take(world: &mut World, key: QpKey) -> bool {
-    let taken = world.with_env(key, |rc, env| {
+    let taken = world.with_env(key, |core, env| {
         if env.io.held_send.present {
             return Some(false);
         }
-        if rc.state() != QpState::Rts {
+        if core.state() != QpState::Rts {
             return None;
         }
         let mut work = std::mem::take(&mut env.io.held_send.work);
@@ -261,9 +261,9 @@ fn judge(world: &mut World, key: QpKey) -> Result<u32, Failure> {
     if let Some(len) = world.qps.get(key).and_then(|q| q.initiator.judged) {
         return Ok(len);
     }
-    let judged = world.with_env(key, |rc, env| {
+    let judged = world.with_env(key, |core, env| {
         let work = std::mem::take(&mut env.io.held_send.work);
-        let judged = judge_send(env, &work, rc.attributes().max_rd_atomic, rc.config().max_msg_bytes);
+        let judged = judge_send(env, &work, core.attributes().max_rd_atomic, core.config().max_msg_bytes);
         env.io.held_send.work = work;
         judged
     });
@@ -284,7 +284,7 @@ fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
     let connected =
         back.remote == path.local && back.local == path.remote && back.remote_qpn == qp.io.wire_qpn;
     let same_network = world.vnics.get(qp.io.vnic)?.vni == world.vnics.get(peer.io.vnic)?.vni;
-    let answers = matches!(peer.rc.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
+    let answers = matches!(peer.core.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
     if !(connected && same_network && answers) {
         return None;
     }
@@ -300,7 +300,7 @@ fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
 fn establish(world: &mut World, peer: QpKey) {
     let Some(qp) = world.qps.get_mut(peer) else { return };
     let Path::Local(path) = &mut qp.path else { return };
-    if !std::mem::replace(&mut path.established, true) && qp.rc.state() == QpState::Rtr {
+    if !std::mem::replace(&mut path.established, true) && qp.core.state() == QpState::Rtr {
         world.with_env(peer, |_, env| env.event(QpEvent::CommEstablished));
     }
 }
@@ -461,7 +461,7 @@ fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> An
 
 fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
     let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
-    if !pair.peer.rc.attributes().access.remote_write {
+    if !pair.peer.core.attributes().access.remote_write {
         return Answer::Refused(Refusal::Invalid("the queue pair does not accept RDMA WRITEs"));
     }
     let with_imm = pair.work().op.has_imm();
@@ -489,7 +489,7 @@ fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> A
 
 fn read(world: &World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
     let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
-    let attributes = pair.peer.rc.attributes();
+    let attributes = pair.peer.core.attributes();
     if !attributes.access.remote_read {
         return Answer::Refused(Refusal::Invalid("the queue pair does not accept RDMA READs"));
     }
@@ -512,7 +512,7 @@ const TOO_MANY_FETCHES: &str = "more RDMA READs and atomics are outstanding than
 
 fn atomic(world: &mut World, key: QpKey, peer: QpKey) -> Answer {
     let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
-    let attributes = pair.peer.rc.attributes();
+    let attributes = pair.peer.core.attributes();
     let work = pair.work();
     let (rkey, va) = (work.rkey, work.remote_addr);
     let op = match work.op {
@@ -604,7 +604,7 @@ fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, byte
 fn succeed(world: &mut World, key: QpKey, len: u32) {
     finish_send(world, key, Status::Success, Cause::None, len);
     let Some(qp) = world.qps.get_mut(key) else { return };
-    let attributes = qp.rc.attributes();
+    let attributes = qp.core.attributes();
     (qp.initiator.left, qp.initiator.rnr_left) = (attributes.retry_cnt, attributes.rnr_retry);
     (qp.initiator.judged, qp.initiator.done) = (None, 0);
     if std::mem::replace(&mut qp.io.drained_early, false)
@@ -625,7 +625,7 @@ fn fail(world: &mut World, key: QpKey, failure: Failure) -> Step {
 /// Moves a queue pair to ERR; what its rings still hold is flushed in its turns.
 fn break_qp(world: &mut World, key: QpKey, fault: Option<QpFault>, reason: &'static str) {
     let now = world.now;
-    world.with_env(key, |rc, env| rc.fail(now, env, fault, reason));
+    world.with_env(key, |core, env| core.fail(now, env, fault, reason));
     if let Some(qp) = world.qps.get_mut(key) {
         qp.initiator = Initiator::default();
         qp.io.drained_early = false;
@@ -636,7 +636,7 @@ fn break_qp(world: &mut World, key: QpKey, fault: Option<QpFault>, reason: &'sta
 fn not_answered(world: &mut World, key: QpKey) -> Step {
     let now = world.now;
     if let Some(qp) = world.qps.get_mut(key) {
-        let timeout: Option<Duration> = qp.rc.attributes().ack_timeout(qp.rc.config().min_ack_timeout);
+        let timeout: Option<Duration> = qp.core.attributes().ack_timeout(qp.core.config().min_ack_timeout);
         qp.initiator.wait = Wait::Answer { until: timeout.map(|t| now.plus(t)) };
     }
     Step::Idle
@@ -646,7 +646,7 @@ fn not_ready(world: &mut World, key: QpKey, peer: QpKey) -> Step {
     world.counters.send_rnr_err += 1;
     world.counters.rcvd_rnr_err += 1;
     let now = world.now;
-    let Some(pause) = world.qps.get(peer).map(|p| p.rc.attributes().min_rnr_timer.duration()) else {
+    let Some(pause) = world.qps.get(peer).map(|p| p.core.attributes().min_rnr_timer.duration()) else {
         return Step::Idle;
     };
     let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };

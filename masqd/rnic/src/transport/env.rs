@@ -8,7 +8,7 @@ use vrdma_abi::ring;
 /// What surrounds one queue pair: its work queues, its completion queues, and memory as its protection domain
 /// lets it be seen.
 ///
-/// The transport calls these only from inside a call of [`RcQp`](super::RcQp), and never keeps anything that
+/// The transport calls these only from inside a call of [`QpCore`](super::QpCore), and never keeps anything that
 /// points into guest memory. A value of this type stands for one queue pair during one call.
 ///
 /// # Memory
@@ -35,7 +35,7 @@ pub trait Env {
 
     /// Asks for leave to send a packet whose UDP payload, from BTH to ICRC, has `bytes` bytes: a request or a part of one, or an
     /// answer to a READ or atomic. When it is agreed to, the packet is sent. When not, it waits as if it had not been
-    /// asked for: no timer runs for it, and [`RcQp::poll_transmit`](super::RcQp::poll_transmit) asks again when it is called.
+    /// asked for: no timer runs for it, and [`QpCore::poll_transmit`](super::QpCore::poll_transmit) asks again when it is called.
     fn may_send(&mut self, _bytes: usize) -> bool {
         true
     }

@@ -5,13 +5,13 @@ use core::time::Duration;
 use masq_driver::{QpFault, QpState};
 use masq_types::Mtu;
 
-use super::RcConfig;
+use super::QpConfig;
 use super::attributes::Attributes;
 
 /// The queue pair, as its two halves see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link<'a> {
-    pub(super) config: &'a RcConfig,
+    pub(super) config: &'a QpConfig,
     pub(super) attributes: &'a Attributes,
     pub(super) state: QpState,
 }

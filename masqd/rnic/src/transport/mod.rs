@@ -1,10 +1,10 @@
 //! The RC transport, without IO: packets, work and time in; packets, completions and deadlines out.
 //!
-//! [`RcQp`] is one reliable connected queue pair (IBTA Vol 1 §9.7). Memory, rings and completion queues come
+//! [`QpCore`] is one queue pair (IBTA Vol 1 §9.7). Memory, rings and completion queues come
 //! through [`Env`]; the tests bring a model of them, the engine the guest's.
 //!
 //! ```text
-//!                  ┌──────────────────────────── RcQp: state, attributes ───────────────────────────┐
+//!                  ┌─────────────────────────── QpCore: state, attributes ──────────────────────────┐
 //!  send ring ─────►│ Requester                                                                      │
 //!                  │   Inflight   requests and their PSNs: what is acknowledged, sent, to be sent   │
 //!                  │   Retry      counters and deadlines                                            ├──► Batch ──► datagrams
@@ -60,7 +60,7 @@ pub use time::Time;
 
 /// What does not change in the life of a queue pair.
 #[derive(Clone, Debug)]
-pub struct RcConfig {
+pub struct QpConfig {
     /// Every send is signalled, whatever it says.
     pub signal_all: bool,
     /// Packets that may be on their way unacknowledged, counting expected read responses; 1 to 2^22.
@@ -80,7 +80,7 @@ pub struct RcConfig {
     pub min_ack_timeout: Duration,
 }
 
-impl Default for RcConfig {
+impl Default for QpConfig {
     fn default() -> Self {
         Self {
             signal_all: false,
@@ -94,7 +94,7 @@ impl Default for RcConfig {
     }
 }
 
-/// Datagrams that [`RcQp::poll_transmit`] has appended to the buffer.
+/// Datagrams that [`QpCore::poll_transmit`] has appended to the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// How many datagrams, 1 or more.
@@ -110,19 +110,19 @@ impl Transmit {
     pub const MAX_BYTES: usize = 65_507;
 }
 
-/// One reliable connected queue pair: a requester and a responder that share a state.
+/// One queue pair: a requester and a responder that share a state.
 ///
 /// Call, in any order:
 ///
-/// - [`RcQp::modify`] when the guest changes the queue pair;
-/// - [`RcQp::handle_work`] when requests may have been posted (after a doorbell);
-/// - [`RcQp::handle_packet`] for each packet from the connected peer, its ICRC checked;
-/// - [`RcQp::handle_timeout`] when the time of [`RcQp::poll_timeout`] has come;
-/// - [`RcQp::fail`] when something outside finds that the queue pair cannot go on.
+/// - [`QpCore::modify`] when the guest changes the queue pair;
+/// - [`QpCore::handle_work`] when requests may have been posted (after a doorbell);
+/// - [`QpCore::handle_packet`] for each packet from the connected peer, its ICRC checked;
+/// - [`QpCore::handle_timeout`] when the time of [`QpCore::poll_timeout`] has come;
+/// - [`QpCore::fail`] when something outside finds that the queue pair cannot go on.
 ///
-/// After any of these, call [`RcQp::handle_work`] while [`RcQp::wants_work`], and [`RcQp::poll_transmit`] until it
+/// After any of these, call [`QpCore::handle_work`] while [`QpCore::wants_work`], and [`QpCore::poll_transmit`] until it
 /// returns `None` (or later, when there is room to send; the order in which several queue pairs get to
-/// send is the caller's), then [`RcQp::poll_timeout`]. Acknowledgements are built in `poll_transmit`, so packets that
+/// send is the caller's), then [`QpCore::poll_timeout`]. Acknowledgements are built in `poll_transmit`, so packets that
 /// arrived together and were handled before are acknowledged together, and none waits longer.
 ///
 /// Completions and events leave through [`Env`] during those calls.
@@ -130,8 +130,8 @@ impl Transmit {
 /// A pair whose ends are both on this RNIC needs no packets. Whoever carries it out uses this type for state and attributes
 /// and to flush the rings in ERR, and calls neither `handle_packet` nor `poll_transmit`, nor `handle_work` outside ERR.
 #[derive(Debug)]
-pub struct RcQp {
-    config: RcConfig,
+pub struct QpCore {
+    config: QpConfig,
     attributes: Attributes,
     state: QpState,
     requester: Requester,
@@ -148,11 +148,11 @@ pub struct RcQp {
 /// Requests of each queue that one call flushes at most.
 const FLUSH_BUDGET: usize = 64;
 
-impl RcQp {
+impl QpCore {
     /// A queue pair in RESET.
-    pub fn new(config: RcConfig) -> Self {
+    pub fn new(config: QpConfig) -> Self {
         let window_packets = config.window_packets.clamp(1, Psn::HALF / 2);
-        let config = RcConfig {
+        let config = QpConfig {
             window_packets,
             ack_every: config.ack_every.clamp(1, window_packets),
             read_packets: config.read_packets.clamp(1, window_packets),
@@ -184,7 +184,7 @@ impl RcQp {
     }
 
     /// What it was created with, brought into range.
-    pub fn config(&self) -> &RcConfig {
+    pub fn config(&self) -> &QpConfig {
         &self.config
     }
 
@@ -240,7 +240,7 @@ impl RcQp {
     }
 
     /// Takes posted requests out of the rings, as far as the send window allows (the rest follows in
-    /// [`RcQp::poll_transmit`]); in ERR flushes a bounded number of them. Returns [`RcQp::wants_work`].
+    /// [`QpCore::poll_transmit`]); in ERR flushes a bounded number of them. Returns [`QpCore::wants_work`].
     ///
     /// In ERR it must also be called when receives are posted.
     pub fn handle_work<E: Env>(&mut self, now: Time, env: &mut E) -> bool {
@@ -255,7 +255,7 @@ impl RcQp {
         self.flushing
     }
 
-    /// Whether [`RcQp::handle_work`] should be called again soon, because there is more to flush.
+    /// Whether [`QpCore::handle_work`] should be called again soon, because there is more to flush.
     pub fn wants_work(&self) -> bool {
         self.flushing
     }
@@ -289,7 +289,7 @@ impl RcQp {
     }
 
     /// Moves to ERR because of something outside (a revoked connection, an overrun completion queue): reports
-    /// `fault` if there is one, and flushes as [`RcQp::modify`] does. Does nothing in RESET and ERR.
+    /// `fault` if there is one, and flushes as [`QpCore::modify`] does. Does nothing in RESET and ERR.
     pub fn fail<E: Env>(&mut self, now: Time, env: &mut E, fault: Option<QpFault>, reason: &'static str) {
         if self.state != QpState::Reset {
             self.responder.silence();
@@ -327,7 +327,7 @@ impl RcQp {
         })
     }
 
-    /// When [`RcQp::handle_timeout`] wants to be called, if at all.
+    /// When [`QpCore::handle_timeout`] wants to be called, if at all.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.requester.deadline()
     }

@@ -14,7 +14,7 @@ use super::retry::{Exhausted, Retry};
 use super::time::Time;
 
 /// Call [`Requester::start`] at RTS; [`Requester::fetch`] when there may be work; [`Requester::handle_response`],
-/// [`Requester::handle_timeout`] and [`Requester::transmit`] as of [`RcQp`](super::RcQp). `Err` means that a request
+/// [`Requester::handle_timeout`] and [`Requester::transmit`] as of [`QpCore`](super::QpCore). `Err` means that a request
 /// has failed and has its completion: the queue pair goes to ERR, and [`Requester::flush`] comes next.
 #[derive(Debug, Default)]
 pub(super) struct Requester {

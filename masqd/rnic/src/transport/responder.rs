@@ -18,7 +18,7 @@ use super::request::{ATOMIC_BYTES, Failure};
 use super::resources::{Body, Resources, Response, Served, TooMany};
 
 /// Call [`Responder::start`] at RTR; [`Responder::handle_request`] and [`Responder::transmit`] as of
-/// [`RcQp`](super::RcQp). `Err` means that the queue pair goes to ERR; what is left to answer is still sent from
+/// [`QpCore`](super::QpCore). `Err` means that the queue pair goes to ERR; what is left to answer is still sent from
 /// there, and [`Responder::flush`] comes next.
 #[derive(Debug, Default)]
 pub(super) struct Responder {

@@ -38,7 +38,7 @@ pub struct Setup {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub access: Access,
-    pub config: RcConfig,
+    pub config: QpConfig,
     pub max_segments: usize,
 }
 
@@ -63,14 +63,14 @@ impl Default for Setup {
             retry_cnt: 7,
             rnr_retry: 7,
             access: ALL_ACCESS,
-            config: RcConfig { min_ack_timeout: Duration::ZERO, ..RcConfig::default() },
+            config: QpConfig { min_ack_timeout: Duration::ZERO, ..QpConfig::default() },
             max_segments: 16,
         }
     }
 }
 
 pub struct End {
-    pub qp: RcQp,
+    pub qp: QpCore,
     pub world: World,
 }
 
@@ -118,7 +118,7 @@ impl Pair {
 
     /// Both ends in RESET.
     pub fn unconnected(setup: &Setup, seed: u64) -> Self {
-        let end = || End { qp: RcQp::new(setup.config.clone()), world: World::default() };
+        let end = || End { qp: QpCore::new(setup.config.clone()), world: World::default() };
         Self {
             now: Time::from_nanos(1_000_000),
             ends: [end(), end()],
