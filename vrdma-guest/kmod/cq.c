@@ -50,7 +50,7 @@ int vrdma_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, VRDM
 	cmd->req.create_cq.entries = entries;
 	cmd->req.create_cq.vector = attr->comp_vector;
 
-	backing->pages[0] = vrdma_pages_alloc(vrdma_cq_pages(entries));
+	backing->pages[0] = vrdma_pages_alloc(vrdma_cq_pages(entries), true);
 	if (IS_ERR(backing->pages[0])) {
 		err = PTR_ERR(backing->pages[0]);
 		backing->pages[0] = NULL;

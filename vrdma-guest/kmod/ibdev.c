@@ -168,12 +168,15 @@ static const struct ib_device_ops vrdma_ops = {
 	.add_gid = vrdma_add_gid,
 	.alloc_pd = vrdma_alloc_pd,
 	.alloc_ucontext = vrdma_alloc_ucontext,
+	.create_ah = vrdma_create_ah,
 	.create_cq = vrdma_create_cq,
 	.create_qp = vrdma_create_qp,
+	.create_user_ah = vrdma_create_ah,
 	.dealloc_pd = vrdma_dealloc_pd,
 	.dealloc_ucontext = vrdma_dealloc_ucontext,
 	.del_gid = vrdma_del_gid,
 	.dereg_mr = vrdma_dereg_mr,
+	.destroy_ah = vrdma_destroy_ah,
 	.destroy_cq = vrdma_destroy_cq,
 	.destroy_qp = vrdma_destroy_qp,
 	.disassociate_ucontext = vrdma_disassociate_ucontext,
@@ -189,6 +192,7 @@ static const struct ib_device_ops vrdma_ops = {
 	.query_qp = vrdma_query_qp,
 	.reg_user_mr = vrdma_reg_user_mr,
 
+	INIT_RDMA_OBJ_SIZE(ib_ah, vrdma_ah, ib),
 	INIT_RDMA_OBJ_SIZE(ib_cq, vrdma_cq, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, vrdma_pd, ib),
 	INIT_RDMA_OBJ_SIZE(ib_qp, vrdma_qp, ib),
@@ -244,6 +248,10 @@ int vrdma_ibdev_register(struct vrdma_ibdev *ibd)
 	strscpy(ib->node_desc, "vrdma", sizeof(ib->node_desc));
 	ib_set_device_ops(ib, &vrdma_ops);
 
+	err = vrdma_kctx_create(ibd);
+	if (err)
+		return err;
+
 	/* Without this the block layer's default of 64 KiB would bound the page size of regions. */
 	dma_set_max_seg_size(vdev->dev.parent, UINT_MAX);
 
@@ -253,19 +261,23 @@ int vrdma_ibdev_register(struct vrdma_ibdev *ibd)
 	 */
 	err = register_netdevice_notifier(&ibd->netdev_nb);
 	if (err)
-		return err;
+		goto err_kctx;
 
 	/* The PCI device does DMA; with the virtio device the core would warn and refuse. */
 	err = ib_register_device(ib, "vrdma%d", vdev->dev.parent);
-	if (err) {
-		unregister_netdevice_notifier(&ibd->netdev_nb);
-		return err;
-	}
+	if (err)
+		goto err_notifier;
 	ibd->port_active = vrdma_port_is_active(ibd);
 	WRITE_ONCE(ibd->registered, true);
 	/* The interface may have come or gone meanwhile. */
 	vrdma_link_changed(ibd);
 	return 0;
+
+err_notifier:
+	unregister_netdevice_notifier(&ibd->netdev_nb);
+err_kctx:
+	vrdma_kctx_destroy(ibd);
+	return err;
 }
 
 /*
@@ -281,6 +293,7 @@ void vrdma_ibdev_unregister(struct vrdma_ibdev *ibd)
 	unregister_netdevice_notifier(&ibd->netdev_nb);
 	cancel_work_sync(&ibd->link_work);
 	ib_unregister_device(&ibd->ib);
+	vrdma_kctx_destroy(ibd);
 }
 
 /* The device has been reset, and the zombies are freed. */

@@ -12,37 +12,48 @@
 
 #define VRDMA_TABLE_ENTRIES (VRDMA_PAGE_BYTES / sizeof(u64))
 
+static void vrdma_uncharge(struct mm_struct *mm, u32 count)
+{
+	atomic64_sub(count, &mm->pinned_vm);
+}
+
 /* Charges as ib_umem_get() does, so that rings and regions share one limit. */
 static int vrdma_charge(struct mm_struct *mm, u32 count)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 
 	if (atomic64_add_return(count, &mm->pinned_vm) > limit && !capable(CAP_IPC_LOCK)) {
-		atomic64_sub(count, &mm->pinned_vm);
+		vrdma_uncharge(mm, count);
 		return -ENOMEM;
 	}
 	return 0;
 }
 
-/* Returns zeroed pages, or an error pointer. They need not be contiguous. */
-struct vrdma_pages *vrdma_pages_alloc(u32 count)
+/*
+ * Returns zeroed pages, or an error pointer. They need not be contiguous. Those for user space are
+ * to be charged, to the calling process.
+ */
+struct vrdma_pages *vrdma_pages_alloc(u32 count, bool charge)
 {
-	struct mm_struct *mm = current->mm;
+	struct mm_struct *mm = charge ? current->mm : NULL;
 	struct vrdma_pages *pages;
-	int err;
+	int err = 0;
 
-	err = vrdma_charge(mm, count);
+	if (mm)
+		err = vrdma_charge(mm, count);
 	if (err)
 		return ERR_PTR(err);
 
 	pages = kvzalloc(struct_size(pages, page, count), GFP_KERNEL_ACCOUNT);
 	if (!pages) {
-		atomic64_sub(count, &mm->pinned_vm);
+		if (mm)
+			vrdma_uncharge(mm, count);
 		return ERR_PTR(-ENOMEM);
 	}
 	refcount_set(&pages->refs, 1);
 	pages->count = count;
-	mmgrab(mm);
+	if (mm)
+		mmgrab(mm);
 	pages->mm = mm;
 
 	for (u32 i = 0; i < count; i++) {
@@ -71,8 +82,10 @@ void vrdma_pages_put(struct vrdma_pages *pages)
 		return;
 	for (u32 i = 0; i < pages->count && pages->page[i]; i++)
 		put_page(pages->page[i]);
-	atomic64_sub(pages->count, &pages->mm->pinned_vm);
-	mmdrop(pages->mm);
+	if (pages->mm) {
+		vrdma_uncharge(pages->mm, pages->count);
+		mmdrop(pages->mm);
+	}
 	kvfree(pages);
 }
 

@@ -93,7 +93,7 @@ static int vrdma_qp_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
 static int vrdma_qp_alloc_ring(struct vrdma_backing *backing, int index, u32 entries,
 			       u8 stride_shift, struct vrdma_page_table *out)
 {
-	struct vrdma_pages *pages = vrdma_pages_alloc(vrdma_ring_pages(entries, stride_shift));
+	struct vrdma_pages *pages = vrdma_pages_alloc(vrdma_ring_pages(entries, stride_shift), true);
 
 	if (IS_ERR(pages))
 		return PTR_ERR(pages);

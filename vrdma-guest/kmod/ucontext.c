@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Contexts (opens of the device) and protection domains.
+ * Contexts (opens of the device, and the module's own) and protection domains.
  */
 #include <linux/slab.h>
 
@@ -47,17 +47,17 @@ static int vrdma_ucontext_map(struct vrdma_ucontext *context, struct ib_udata *u
 	return vrdma_reply_to_user(udata, &reply, sizeof(reply));
 }
 
-int vrdma_alloc_ucontext(struct ib_ucontext *ibcontext, struct ib_udata *udata)
+/* Makes a context at the host, with its doorbell area. Returns an error pointer on failure. */
+static struct vrdma_backing *vrdma_context_create(struct vrdma_ibdev *ibd, u32 flags)
 {
-	struct vrdma_ibdev *ibd = to_vibdev(ibcontext->device);
-	struct vrdma_ucontext *context = to_vucontext(ibcontext);
 	struct vrdma_backing *backing;
+	struct vrdma_pages *doorbells;
 	struct vrdma_cmd *cmd;
 	int err;
 
 	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_CONTEXT);
 	if (IS_ERR(backing))
-		return PTR_ERR(backing);
+		return backing;
 	cmd = vrdma_cmd_alloc();
 	if (!cmd) {
 		err = -ENOMEM;
@@ -65,35 +65,42 @@ int vrdma_alloc_ucontext(struct ib_ucontext *ibcontext, struct ib_udata *udata)
 	}
 	vrdma_cmd_init(cmd, VRDMA_OP_CREATE_CONTEXT, create_context);
 	cmd->req.create_context.ctx = backing->handle;
+	cmd->req.create_context.flags = flags;
 
-	backing->pages[0] = vrdma_pages_alloc(ibd->dev->cfg.num_db_slots);
-	if (IS_ERR(backing->pages[0])) {
-		err = PTR_ERR(backing->pages[0]);
-		backing->pages[0] = NULL;
+	doorbells = vrdma_pages_alloc(ibd->dev->cfg.num_db_slots, !(flags & VRDMA_CONTEXT_KERNEL));
+	if (IS_ERR(doorbells)) {
+		err = PTR_ERR(doorbells);
 		goto err_cmd;
 	}
-	err = vrdma_table_write(&backing->table[0], backing->pages[0],
-				&cmd->req.create_context.doorbells);
+	backing->pages[0] = doorbells;
+	err = vrdma_table_write(&backing->table[0], doorbells, &cmd->req.create_context.doorbells);
 	if (err)
 		goto err_cmd;
 
 	err = vrdma_backing_create(backing, &cmd);
 	kfree(cmd);
-	if (err)
-		return err;
-
-	context->backing = backing;
-	err = vrdma_ucontext_map(context, udata);
-	if (err) {
-		vrdma_ucontext_unmap(context);
-		vrdma_backing_retire(backing);
-	}
-	return err;
+	return err ? ERR_PTR(err) : backing;
 
 err_cmd:
 	kfree(cmd);
 err_backing:
 	vrdma_backing_free(backing);
+	return ERR_PTR(err);
+}
+
+int vrdma_alloc_ucontext(struct ib_ucontext *ibcontext, struct ib_udata *udata)
+{
+	struct vrdma_ucontext *context = to_vucontext(ibcontext);
+	int err;
+
+	context->backing = vrdma_context_create(to_vibdev(ibcontext->device), 0);
+	if (IS_ERR(context->backing))
+		return PTR_ERR(context->backing);
+	err = vrdma_ucontext_map(context, udata);
+	if (err) {
+		vrdma_ucontext_unmap(context);
+		vrdma_backing_retire(context->backing);
+	}
 	return err;
 }
 
@@ -113,15 +120,43 @@ void vrdma_disassociate_ucontext(struct ib_ucontext *ibcontext)
 {
 }
 
+/* Done before the device is registered, which makes the first kernel objects. */
+int vrdma_kctx_create(struct vrdma_ibdev *ibd)
+{
+	struct vrdma_backing *backing = vrdma_context_create(ibd, VRDMA_CONTEXT_KERNEL);
+
+	if (IS_ERR(backing))
+		return PTR_ERR(backing);
+	ibd->kctx.backing = backing;
+	return 0;
+}
+
+/* Done when the device has been unregistered, and with it all that was in the context. */
+void vrdma_kctx_destroy(struct vrdma_ibdev *ibd)
+{
+	vrdma_backing_retire(ibd->kctx.backing);
+	ibd->kctx.backing = NULL;
+}
+
+/* The host's handle of the context that a verb is called in; the kernel's calls have no @udata. */
+u32 vrdma_context_handle(struct vrdma_ibdev *ibd, struct ib_udata *udata)
+{
+	struct vrdma_ucontext *context;
+
+	if (!udata)
+		return ibd->kctx.backing->handle;
+	context = rdma_udata_to_drv_context(udata, struct vrdma_ucontext, ib);
+	return context->backing->handle;
+}
+
 int vrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
-	struct vrdma_ucontext *context =
-		rdma_udata_to_drv_context(udata, struct vrdma_ucontext, ib);
+	struct vrdma_ibdev *ibd = to_vibdev(ibpd->device);
 	struct vrdma_backing *backing;
 	struct vrdma_cmd *cmd;
 	int err;
 
-	backing = vrdma_backing_alloc(to_vibdev(ibpd->device), VRDMA_OP_DESTROY_PD);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_PD);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
 	cmd = vrdma_cmd_alloc();
@@ -131,7 +166,7 @@ int vrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	}
 	vrdma_cmd_init(cmd, VRDMA_OP_CREATE_PD, create_pd);
 	cmd->req.create_pd.pd = backing->handle;
-	cmd->req.create_pd.ctx = context->backing->handle;
+	cmd->req.create_pd.ctx = vrdma_context_handle(ibd, udata);
 	err = vrdma_backing_create(backing, &cmd);
 	kfree(cmd);
 	if (!err)

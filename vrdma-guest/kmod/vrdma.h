@@ -157,15 +157,15 @@ void vrdma_comp_done(struct virtqueue *vq);
 
 /* ---- Memory for the host (pages.c) ---- */
 
-/* Pages of a ring or doorbell area, charged to RLIMIT_MEMLOCK of the process that made them. */
+/* Pages of a ring or doorbell area. */
 struct vrdma_pages {
 	refcount_t refs;
 	u32 count;
-	struct mm_struct *mm;
+	struct mm_struct *mm; /* whose RLIMIT_MEMLOCK is charged; NULL for the kernel's own */
 	struct page *page[] __counted_by(count);
 };
 
-struct vrdma_pages *vrdma_pages_alloc(u32 count);
+struct vrdma_pages *vrdma_pages_alloc(u32 count, bool charge);
 void vrdma_pages_get(struct vrdma_pages *pages);
 void vrdma_pages_put(struct vrdma_pages *pages);
 
@@ -216,12 +216,21 @@ struct vrdma_gid_slot {
 	bool late; /* nobody waits for the answer */
 };
 
+/*
+ * The module's own context at the host: what the kernel's consumers make is in it. pages[0] of the
+ * backing are its doorbell pages, one for each slot.
+ */
+struct vrdma_kctx {
+	struct vrdma_backing *backing;
+};
+
 struct vrdma_ibdev {
 	struct ib_device ib;
 	struct vrdma_dev *dev;
 	bool registered;
 
 	struct page *status_page;
+	struct vrdma_kctx kctx;
 
 	/* Objects by handle. Events use them under the lock, and thus never after their end. */
 	struct xarray objects;
@@ -267,7 +276,7 @@ void vrdma_gid_init(struct vrdma_ibdev *ibd);
 int vrdma_add_gid(const struct ib_gid_attr *attr, void **context);
 int vrdma_del_gid(const struct ib_gid_attr *attr, void **context);
 
-/* ---- Verbs (ucontext.c, mmap.c, mr.c, cq.c, qp.c) ---- */
+/* ---- Verbs (ucontext.c, mmap.c, ah.c, mr.c, cq.c, qp.c) ---- */
 
 enum vrdma_object_kind {
 	VRDMA_OBJECT_CQ,
@@ -302,6 +311,12 @@ struct vrdma_ucontext {
 struct vrdma_pd {
 	struct ib_pd ib;
 	struct vrdma_backing *backing;
+};
+
+/* The host knows no address handles: one is a part of each work request, without qkey and dest_qpn. */
+struct vrdma_ah {
+	struct ib_ah ib;
+	struct vrdma_datagram_segment av;
 };
 
 struct vrdma_mr {
@@ -339,6 +354,11 @@ static inline struct vrdma_pd *to_vpd(struct ib_pd *ib)
 	return container_of(ib, struct vrdma_pd, ib);
 }
 
+static inline struct vrdma_ah *to_vah(struct ib_ah *ib)
+{
+	return container_of(ib, struct vrdma_ah, ib);
+}
+
 static inline struct vrdma_mr *to_vmr(struct ib_mr *ib)
 {
 	return container_of(ib, struct vrdma_mr, ib);
@@ -368,8 +388,14 @@ void vrdma_mmap_free(struct rdma_user_mmap_entry *rdma_entry);
 int vrdma_alloc_ucontext(struct ib_ucontext *ucontext, struct ib_udata *udata);
 void vrdma_dealloc_ucontext(struct ib_ucontext *ucontext);
 void vrdma_disassociate_ucontext(struct ib_ucontext *ucontext);
+int vrdma_kctx_create(struct vrdma_ibdev *ibd);
+void vrdma_kctx_destroy(struct vrdma_ibdev *ibd);
+u32 vrdma_context_handle(struct vrdma_ibdev *ibd, struct ib_udata *udata);
 int vrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
 int vrdma_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata);
+
+int vrdma_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init, struct ib_udata *udata);
+int vrdma_destroy_ah(struct ib_ah *ibah, u32 flags);
 
 struct ib_mr *vrdma_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova, int access,
 				struct ib_udata *udata);
