@@ -585,8 +585,29 @@ pub struct Peer {
     pub qpn_blocks: Vec<QpnBlock>,
     /// The wire number of its GSI.
     pub gsi_qpn: WireQpn,
-    /// What the rules allow.
+    /// What the rules allow, whichever of the two's addresses are used, but for `exceptions`.
     pub verdict: Verdict,
+    /// Pairs of addresses about which the rules say something else, as rules about prefixes can. Mostly none.
+    pub exceptions: Vec<PairVerdict>,
+}
+
+/// What the rules allow between one address of a vNIC and one of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairVerdict {
+    /// The vNIC's address.
+    pub local: Gid,
+    /// The peer's.
+    pub remote: Gid,
+    /// What is allowed between them.
+    pub verdict: Verdict,
+}
+
+impl Peer {
+    /// What the rules allow between the vNIC's address `local` and the peer's address `remote`.
+    pub fn verdict_between(&self, local: Gid, remote: Gid) -> Verdict {
+        let exception = self.exceptions.iter().find(|e| e.local == local && e.remote == remote);
+        exception.map_or(self.verdict, |e| e.verdict)
+    }
 }
 
 /// What the rules allow between a vNIC and a peer of datagrams.
