@@ -434,7 +434,7 @@ fn both_paths_count_alike() {
             f.post(opcode, len);
         }
         let add = vrdma_rings::SendRequest {
-            atomic: Some(AtomicSegment { compare_add: 3, swap: 0 }),
+            operands: vrdma_rings::Operands::Atomic(AtomicSegment { compare_add: 3, swap: 0 }),
             ..request(SEND_OP_FETCH_ADD, 9)
         };
         f.a.post(&mut f.a_qp, &to(&f.b_mr, 0, add), &[sge(&f.a_mr, 0, 8)]);

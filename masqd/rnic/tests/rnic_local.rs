@@ -74,7 +74,7 @@ fn write_read_atomic() {
 
     t.b.write(t.b_mr.gpa + 64, &5u64.to_ne_bytes());
     let atomic = |opcode, compare_add, swap| vrdma_rings::SendRequest {
-        atomic: Some(AtomicSegment { compare_add, swap }),
+        operands: vrdma_rings::Operands::Atomic(AtomicSegment { compare_add, swap }),
         ..request(opcode, 4)
     };
     for (r, before, after) in [

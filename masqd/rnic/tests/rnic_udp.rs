@@ -46,7 +46,7 @@ fn everything(t: &mut Two) {
         t.b.post_recv(&mut t.b_qp, 100 + i, &[sge(&t.b_mr, half + (1 << 19), 5000)]);
     }
     let atomic = |wr_id| vrdma_rings::SendRequest {
-        atomic: Some(AtomicSegment { compare_add: 3, swap: 0 }),
+        operands: vrdma_rings::Operands::Atomic(AtomicSegment { compare_add: 3, swap: 0 }),
         ..request(SEND_OP_FETCH_ADD, wr_id)
     };
     let counter = MR - 4096;

@@ -12,7 +12,7 @@ use vrdma_abi::ring::{
     AtomicSegment, SEND_FENCE, SEND_OP_CMP_SWAP, SEND_OP_FETCH_ADD, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE,
     SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_SIGNALED, SEND_SOLICITED, Sge,
 };
-use vrdma_rings::{PostError, SendRequest};
+use vrdma_rings::{Operands, PostError, SendRequest};
 
 use crate::errno::Errno;
 use crate::qp::{Pair, RecvQueue, SendQueue, pair};
@@ -203,7 +203,8 @@ fn request(wr: &ibv_send_wr) -> Option<SendRequest> {
         }
         SEND_OP_CMP_SWAP | SEND_OP_FETCH_ADD => {
             (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
-            request.atomic = Some(AtomicSegment { compare_add: atomic.compare_add, swap: atomic.swap });
+            let (compare_add, swap) = (atomic.compare_add, atomic.swap);
+            request.operands = Operands::Atomic(AtomicSegment { compare_add, swap });
         }
         _ => {}
     }

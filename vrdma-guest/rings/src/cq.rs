@@ -101,6 +101,14 @@ impl<M: SharedMemory> CqRing<M> {
         }
     }
 
+    /// Goes on in another ring, into which the RNIC has moved the completions that wait to be polled. Indexes continue.
+    /// When the memory cannot hold the ring, the queue stays where it was.
+    pub fn move_to(&mut self, memory: M, entries: u32) -> Result<(), GeometryError> {
+        self.geometry = Geometry::new(entries, STRIDE_SHIFT, memory.len())?;
+        self.memory = memory;
+        Ok(())
+    }
+
     /// Number of entries.
     pub fn entries(&self) -> u32 {
         self.geometry.entries()

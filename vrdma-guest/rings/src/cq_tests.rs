@@ -113,6 +113,38 @@ fn discarding_disowns_the_completions_of_one_qp() {
     assert_eq!(seen, [(2, 2), (HANDLE_NONE, 1), (3, 3), (HANDLE_NONE, 1)]);
 }
 
+#[test]
+fn a_queue_goes_on_in_another_ring() {
+    let (old, new) = (Buffer::new(4096), Buffer::new(4096));
+    let (mut cq, mut rnic) = queue_at(&old, 2, 0);
+    for wr_id in 0..5 {
+        rnic.complete(Cqe { wr_id, ..Cqe::ZERO });
+        assert_eq!(cq.poll().unwrap().wr_id, wr_id);
+        cq.publish();
+    }
+    rnic.complete(Cqe { wr_id: 5, ..Cqe::ZERO });
+    assert!(cq.move_to(new.mapping(), 128).is_err());
+    assert_eq!(cq.entries(), 2);
+
+    // The RNIC moves what waits, and everything else gets the phase of the pass before.
+    let mut moved = Rnic { memory: new.mapping(), entries: 4, producer: 5 };
+    moved.memory.store_release(CONSUMER, 5);
+    for index in 6..9 {
+        let cqe = Cqe { phase: phase(index, 4) ^ 1, ..Cqe::ZERO };
+        moved.memory.write((1 + index as usize % 4) * Cqe::SIZE, cqe.as_bytes());
+    }
+    assert!(moved.complete(Cqe { wr_id: 5, ..Cqe::ZERO }));
+    cq.move_to(new.mapping(), 4).unwrap();
+    assert_eq!(cq.entries(), 4);
+    assert_eq!(cq.poll().unwrap().wr_id, 5);
+    for wr_id in 6..20 {
+        assert_eq!(cq.poll(), None);
+        cq.publish();
+        assert!(moved.complete(Cqe { wr_id, ..Cqe::ZERO }));
+        assert_eq!(cq.poll().unwrap().wr_id, wr_id);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -6,8 +6,10 @@
 //!
 //! - [`SendRing`], [`RecvRing`]: write entries with `post*`, show them to the RNIC with `publish`, give room
 //!   back with `complete`.
+//! - [`SharedRecvRing`]: the same, but for room, which the RNIC gives back through the ring itself.
 //! - [`Doorbells`]: tell the RNIC of published sends with `mark`, and learn whether its doorbell must be rung.
-//! - [`CqRing`]: take completions with `poll`, return their entries with `publish`, ask for an event with `arm`.
+//! - [`CqRing`]: take completions with `poll`, return their entries with `publish`, ask for an event with `arm`, go on in another
+//!   ring with `move_to`.
 //!
 //! # Memory order
 //!
@@ -17,6 +19,7 @@
 //! | operation | where | pairs with |
 //! |---|---|---|
 //! | plain writes, then a release store of `producer` | `publish` of a work ring | the RNIC's acquire load of `producer` |
+//! | acquire load of `taken`, then plain writes | `post` to a shared receive queue | the RNIC's release store of `taken`, after it has copied the entry |
 //! | release store of a dirty byte, then of its summary byte | `mark` | the RNIC's acquiring exchanges, summary first |
 //! | full fence, then a load of `need_kick` | `mark` | the RNIC's store of `need_kick`, full fence, scan |
 //! | acquire load of a completion's last word, then plain reads | `poll` | the RNIC's release store of that word |
@@ -35,6 +38,8 @@ mod cq;
 mod doorbell;
 mod geometry;
 mod memory;
+mod recv;
+mod send;
 #[cfg(test)]
 mod test_memory;
 mod work;
@@ -43,4 +48,6 @@ pub use cq::{Arm, CqRing};
 pub use doorbell::Doorbells;
 pub use geometry::GeometryError;
 pub use memory::{KickRegister, Mapping, SharedMemory, full_fence};
-pub use work::{PostError, RecvRing, SendRequest, SendRing};
+pub use recv::{RecvRing, SharedRecvRing};
+pub use send::{Operands, SendData, SendRequest, SendRing, Target};
+pub use work::PostError;

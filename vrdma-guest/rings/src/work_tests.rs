@@ -2,12 +2,16 @@ use core::mem::size_of;
 
 use proptest::prelude::*;
 use vrdma_abi::ring::{
-    SEND_FENCE, SEND_OP_CMP_SWAP, SEND_OP_RDMA_WRITE, SEND_OP_SEND_IMM, SEND_SIGNALED, SEND_SOLICITED,
+    AtomicSegment, BindSegment, DatagramSegment, RecvHeader, RegSegment, SEND_FENCE, SEND_INLINE,
+    SEND_OP_BIND_MW, SEND_OP_CMP_SWAP, SEND_OP_RDMA_WRITE, SEND_OP_REG_MR, SEND_OP_SEND, SEND_OP_SEND_IMM,
+    SEND_SIGNALED, SEND_SOLICITED, SendHeader, Sge, XrcSegment,
 };
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::memory::Mapping;
+use crate::recv::{RecvRing, SharedRecvRing};
+use crate::send::{Operands, SendData, SendRequest, SendRing, Target};
 use crate::test_memory::Buffer;
 
 const SGES: [Sge; 2] = [
@@ -62,7 +66,7 @@ fn an_atomic_has_its_operands_before_its_data() {
         flags: SEND_FENCE,
         remote_addr: 0x1000,
         rkey: 9,
-        atomic: Some(atomic),
+        operands: Operands::Atomic(atomic),
         ..SendRequest::default()
     };
     ring.post(&request, &SGES[..1]).unwrap();
@@ -70,6 +74,81 @@ fn an_atomic_has_its_operands_before_its_data() {
     assert_eq!((header.num_sge, header.flags, header.remote_addr, header.rkey), (1, SEND_FENCE, 0x1000, 9));
     assert_eq!(at::<AtomicSegment>(&buffer, 160), atomic);
     assert_eq!(at::<Sge>(&buffer, 176), SGES[0]);
+}
+
+#[test]
+fn the_segment_of_the_type_stands_before_that_of_the_opcode() {
+    let buffer = Buffer::new(4096);
+    let mut ring = SendRing::new(buffer.mapping(), 4, 7).unwrap();
+    let datagram =
+        DatagramSegment { dgid: [7; 16], dest_qpn: 8, qkey: 9, sgid_index: 1, ..DatagramSegment::ZERO };
+    let request =
+        SendRequest { opcode: SEND_OP_SEND, target: Target::Datagram(datagram), ..SendRequest::default() };
+    ring.post(&request, &SGES[..1]).unwrap();
+    assert_eq!(at::<DatagramSegment>(&buffer, 128 + 32), datagram);
+    assert_eq!(at::<Sge>(&buffer, 128 + 64), SGES[0]);
+
+    let (xrc, atomic) =
+        (XrcSegment { srqn: 5, ..XrcSegment::ZERO }, AtomicSegment { compare_add: 3, swap: 4 });
+    let request = SendRequest {
+        opcode: SEND_OP_CMP_SWAP,
+        target: Target::Xrc(xrc),
+        operands: Operands::Atomic(atomic),
+        ..SendRequest::default()
+    };
+    ring.post(&request, &SGES[..1]).unwrap();
+    assert_eq!(at::<XrcSegment>(&buffer, 256 + 32), xrc);
+    assert_eq!(at::<AtomicSegment>(&buffer, 256 + 48), atomic);
+    assert_eq!(at::<Sge>(&buffer, 256 + 64), SGES[0]);
+
+    let bind = BindSegment { mr_lkey: 1, access: 2, addr: 3, length: 4, reserved: 0 };
+    let request =
+        SendRequest { opcode: SEND_OP_BIND_MW, operands: Operands::Bind(bind), ..SendRequest::default() };
+    ring.post(&request, &[]).unwrap();
+    assert_eq!(at::<BindSegment>(&buffer, 384 + 32), bind);
+
+    let register = RegSegment { iova: 1, length: 2, access: 3, page_shift: 12, list: 4096 };
+    let request = SendRequest {
+        opcode: SEND_OP_REG_MR,
+        operands: Operands::Register(register),
+        ..SendRequest::default()
+    };
+    ring.post(&request, &[]).unwrap();
+    assert_eq!(at::<RegSegment>(&buffer, 512 + 32), register);
+}
+
+#[test]
+fn an_entry_can_be_written_in_parts_and_taken_back() {
+    let buffer = Buffer::new(4096);
+    let mut ring = SendRing::new(buffer.mapping(), 2, 7).unwrap();
+    let mut request = SendRequest {
+        opcode: SEND_OP_SEND,
+        wr_id: 1,
+        target: Target::Datagram(DatagramSegment::ZERO),
+        ..SendRequest::default()
+    };
+    let data = ring.gather(&request, &SGES[..2]).unwrap();
+    request.target = Target::Datagram(DatagramSegment { dest_qpn: 6, ..DatagramSegment::ZERO });
+    ring.push(&request, data).unwrap();
+    assert_eq!(at::<SendHeader>(&buffer, 128).num_sge, 2);
+    assert_eq!(at::<DatagramSegment>(&buffer, 160).dest_qpn, 6);
+    assert_eq!(at::<[Sge; 2]>(&buffer, 192), SGES);
+
+    ring.push(&SendRequest { wr_id: 2, ..SendRequest::default() }, SendData::default()).unwrap();
+    assert_eq!(ring.free(), 0);
+    assert_eq!(ring.gather(&request, &SGES), Err(PostError::Full));
+    assert_eq!(ring.copy_inline(&request, [b"x".as_slice()]), Err(PostError::Full));
+    assert_eq!(ring.push(&request, SendData::default()), Err(PostError::Full));
+    ring.rollback();
+    assert!(!ring.publish());
+    assert_eq!((ring.free(), at::<u32>(&buffer, 0)), (2, 0));
+
+    // What is published stays.
+    ring.post(&SendRequest { wr_id: 3, ..SendRequest::default() }, &[]).unwrap();
+    assert!(ring.publish());
+    ring.post(&SendRequest { wr_id: 4, ..SendRequest::default() }, &[]).unwrap();
+    ring.rollback();
+    assert_eq!((ring.free(), at::<u32>(&buffer, 0), at::<SendHeader>(&buffer, 128).wr_id), (1, 1, 3));
 }
 
 #[test]
@@ -116,6 +195,33 @@ fn a_receive_stands_as_the_abi_says() {
     assert_eq!(at::<[u8; 32]>(&buffer, 80), *SGES.as_bytes());
     assert_eq!(at::<RecvHeader>(&buffer, 128), RecvHeader { wr_id: 6, num_sge: 0, reserved: 0 });
     assert_eq!(at::<u32>(&buffer, 0), 2);
+}
+
+#[test]
+fn the_rnic_makes_room_in_a_shared_queue() {
+    let buffer = Buffer::new(4096);
+    let memory = buffer.mapping();
+    let mut ring = SharedRecvRing::new(buffer.mapping(), 2, 6).unwrap();
+    ring.post(5, &SGES).unwrap();
+    ring.post(6, &[]).unwrap();
+    // What is not published cannot have been taken.
+    memory.store_release(TAKEN, 1);
+    assert_eq!(ring.post(7, &[]), Err(PostError::Full));
+    assert!(ring.publish() && !ring.publish());
+    assert_eq!(at::<RecvHeader>(&buffer, 64), RecvHeader { wr_id: 5, num_sge: 2, reserved: 0 });
+    assert_eq!(at::<[Sge; 2]>(&buffer, 80), SGES);
+
+    assert_eq!(ring.free(), 1);
+    ring.post(7, &[]).unwrap();
+    assert_eq!(at::<RecvHeader>(&buffer, 64).wr_id, 7);
+    assert_eq!(ring.post(8, &[]), Err(PostError::Full));
+    ring.publish();
+    memory.store_release(TAKEN, 3);
+    assert_eq!(ring.free(), 2);
+    // An index from nowhere changes nothing.
+    memory.store_release(TAKEN, 77);
+    assert_eq!(ring.free(), 2);
+    assert_eq!(ring.post(8, &[SGES[0]; 4]), Err(PostError::TooManySges));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Work requests in short.
 
 use vrdma_abi::ring::{self, AtomicSegment};
-use vrdma_rings::SendRequest;
+use vrdma_rings::{Operands, SendRequest};
 
 use super::Mr;
 
@@ -28,5 +28,8 @@ pub fn atomic(
     compare_add: u64,
     swap: u64,
 ) -> SendRequest {
-    SendRequest { atomic: Some(AtomicSegment { compare_add, swap }), ..rdma(opcode, wr_id, remote, offset) }
+    SendRequest {
+        operands: Operands::Atomic(AtomicSegment { compare_add, swap }),
+        ..rdma(opcode, wr_id, remote, offset)
+    }
 }

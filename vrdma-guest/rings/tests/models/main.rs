@@ -8,6 +8,7 @@
 mod completion;
 mod doorbell;
 mod memory;
+mod shared;
 mod work;
 
 /// Runs a model of two threads over all executions.
