@@ -107,7 +107,7 @@ impl Side {
 }
 
 /// How to set up a connection.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Setup {
     /// What the queue pair at `a` holds.
     pub caps_a: QpCaps,

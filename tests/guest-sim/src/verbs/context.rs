@@ -44,6 +44,8 @@ pub struct Context {
     pub(super) guest: Arc<Guest>,
     pub(super) doorbells: Doorbells<SharedRing>,
     pub(super) ctx: u32,
+    /// The guest's kernel has opened it.
+    pub(super) kernel: bool,
     pub(super) area: Mapping,
     pub(super) next_cookie: AtomicU32,
     pub(super) seen: Seen,
@@ -83,6 +85,7 @@ impl Context {
         let reply: CreateCqReply = self.guest.control().call(OP_CREATE_CQ, &command)?;
         assert_eq!(reply.ring_format, RING_FORMAT_1);
         let ring = CqRing::new(shared(&memory), entries).expect("the ring fits its pages");
+        let memory = Mutex::new(Arc::new(memory));
         Ok(Arc::new(Cq { ring: Mutex::new(ring), ctx: self.clone(), cq, memory }))
     }
 

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vrdma_abi::control::*;
-use vrdma_abi::ring::Cqe;
+use vrdma_abi::ring::{CQE_BYTES, Cqe};
 use vrdma_rings::{Arm, CqRing};
 
-use super::{Context, SharedRing};
+use super::{Context, SharedRing, shared};
 use crate::control::ControlError;
 use crate::memory::Mapping;
 
@@ -16,7 +16,8 @@ pub struct Cq {
     pub(super) ring: Mutex<CqRing<SharedRing>>,
     pub(super) ctx: Arc<Context>,
     pub(super) cq: u32,
-    pub(super) memory: Mapping,
+    /// The ring's memory; another one after a resize.
+    pub(super) memory: Mutex<Arc<Mapping>>,
 }
 
 impl Cq {
@@ -72,8 +73,21 @@ impl Cq {
     }
 
     /// The ring's memory, for tests that spoil it.
-    pub fn memory(&self) -> &Mapping {
-        &self.memory
+    pub fn memory(&self) -> Arc<Mapping> {
+        self.memory.lock().unwrap().clone()
+    }
+
+    /// RESIZE_CQ: room for at least `entries` completions. Nobody polls meanwhile.
+    pub fn resize(&self, entries: u32) -> Result<(), ControlError> {
+        let mut ring = self.ring.lock().unwrap();
+        let entries = entries.max(1).next_power_of_two();
+        let memory = self.ctx.ring(entries, CQE_BYTES.trailing_zeros() as u8);
+        let control = self.ctx.guest.control();
+        let (table, _tables) = control.page_table(&memory.gpas(), 12);
+        control.run(OP_RESIZE_CQ, &ResizeCq { cq: self.cq, entries, ring: table })?;
+        ring.move_to(shared(&memory), entries).expect("the ring fits its pages");
+        *self.memory.lock().unwrap() = Arc::new(memory);
+        Ok(())
     }
 
     /// Destroys the queue.

@@ -94,15 +94,25 @@ impl Guest {
 
     /// An open of the device.
     pub fn open(self: &Arc<Self>) -> Result<Arc<Context>, ControlError> {
+        self.open_with(0)
+    }
+
+    /// The kernel's own open of the device.
+    pub fn open_kernel(self: &Arc<Self>) -> Result<Arc<Context>, ControlError> {
+        self.open_with(CONTEXT_KERNEL)
+    }
+
+    fn open_with(self: &Arc<Self>, flags: u32) -> Result<Arc<Context>, ControlError> {
         let ctx = self.handle();
         let slots = self.config.num_db_slots as usize;
         let area = self.ram.alloc_scattered(slots).expect("pages can be mapped");
         let (doorbells, _tables) = self.control.page_table(&area.gpas(), 12);
-        self.control.run(OP_CREATE_CONTEXT, &CreateContext { ctx, flags: 0, doorbells })?;
+        self.control.run(OP_CREATE_CONTEXT, &CreateContext { ctx, flags, doorbells })?;
         Ok(Arc::new(Context {
             doorbells: Doorbells::new(shared(&area), shared(&self.status)),
             guest: self.clone(),
             ctx,
+            kernel: flags & CONTEXT_KERNEL != 0,
             area,
             next_cookie: AtomicU32::new(1),
             seen: Seen::default(),

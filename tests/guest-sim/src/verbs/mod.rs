@@ -1,20 +1,31 @@
-//! A small verbs-like API over a [`Device`](crate::Device): contexts, regions, queues, queue pairs.
+//! A small verbs-like API over a [`Device`](crate::Device): contexts, regions and windows, queues, queue pairs of all types.
 //!
 //! It does on one side of the control queue what `vrdma.ko` does, and on the rings what the provider does, with
 //! the provider's own ring code.
 
 mod context;
 mod cq;
+mod datagram;
 mod guest;
+mod kernel;
+mod modify;
+mod mw;
 mod pd;
+mod post;
 mod qp;
+mod srq;
 pub mod wr;
 
 pub use context::{Context, Seen};
 pub use cq::Cq;
+pub use datagram::{GRH_BYTES, Grh, To};
 pub use guest::Guest;
+pub use kernel::{AllMemory, FastReg};
+pub use modify::{ConnectAttr, GSI_QKEY};
+pub use mw::Mw;
 pub use pd::{ACCESS_ALL, Mr, Pd};
-pub use qp::{ConnectAttr, Qp, QpCaps};
+pub use qp::{Qp, QpCaps};
+pub use srq::{Srq, Xrcd};
 
 use crate::memory::Mapping;
 

@@ -1,15 +1,12 @@
 //! Protection domains and memory regions.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use vrdma_abi::config::PAGE_BYTES;
 use vrdma_abi::control::*;
-use vrdma_abi::ring::{self, Sge};
-use vrdma_rings::RecvRing;
+use vrdma_abi::ring::Sge;
 
-use super::qp::SendQueue;
-use super::{Context, Cq, Qp, QpCaps, shared};
+use super::Context;
 use crate::control::ControlError;
 use crate::memory::Mapping;
 
@@ -39,12 +36,8 @@ impl Pd {
         access: u32,
     ) -> Result<Mr, ControlError> {
         let mr = self.ctx.guest.handle();
-        let page = PAGE_BYTES as usize;
-        let first = offset / page;
-        let end = (offset + len).div_ceil(page).max(first + 1);
-        let gpas = &memory.gpas()[first..end];
         let iova = memory.as_ptr() as u64 + offset as u64;
-        let (pages, _tables) = self.ctx.guest.control().page_table(gpas, 12);
+        let (pages, _tables) = self.ctx.guest.control().page_table(&pages_of(memory, offset, len), 12);
         let command = CreateMr { mr, pd: self.pd, access, flags: 0, iova, length: len as u64, pages };
         let reply: CreateMrReply = self.ctx.guest.control().call(OP_CREATE_MR, &command)?;
         Ok(Mr {
@@ -76,74 +69,21 @@ impl Pd {
         self.reg_mr(&Arc::new(memory), 0, len, access)
     }
 
-    /// A reliable connected queue pair in RESET.
-    pub fn create_qp(
-        self: &Arc<Self>,
-        send_cq: &Arc<Cq>,
-        recv_cq: &Arc<Cq>,
-        caps: &QpCaps,
-    ) -> Result<Arc<Qp>, ControlError> {
-        let guest = &self.ctx.guest;
-        let qp = guest.handle();
-        let cookie = self.ctx.next_cookie.fetch_add(1, Ordering::Relaxed);
-        let sq_entries = caps.send_wr.max(1).next_power_of_two();
-        let rq_entries = caps.recv_wr.max(1).next_power_of_two();
-        let sq_shift = ring::send_stride_shift(
-            vrdma_abi::control::QP_TYPE_RC,
-            caps.send_sge as u32,
-            caps.inline_bytes as u32,
-        )
-        .ok_or(ControlError::Errno(libc::EINVAL))?;
-        let rq_shift =
-            ring::recv_stride_shift(caps.recv_sge as u32).ok_or(ControlError::Errno(libc::EINVAL))?;
-        let sq_memory = self.ctx.ring(sq_entries, sq_shift);
-        let rq_memory = self.ctx.ring(rq_entries, rq_shift);
-        let (sq, _sq_tables) = guest.control().page_table(&sq_memory.gpas(), 12);
-        let (rq, _rq_tables) = guest.control().page_table(&rq_memory.gpas(), 12);
-        let command = CreateQp {
-            qp,
-            pd: self.pd,
-            send_cq: send_cq.cq,
-            recv_cq: recv_cq.cq,
-            srq: HANDLE_NONE,
-            flags: if caps.signal_all { QP_SIGNAL_ALL } else { 0 },
-            cookie,
-            sq_entries,
-            rq_entries,
-            max_send_sge: caps.send_sge,
-            max_recv_sge: caps.recv_sge,
-            max_inline_bytes: caps.inline_bytes,
-            sq_stride_shift: sq_shift,
-            rq_stride_shift: rq_shift,
-            qp_type: QP_TYPE_RC,
-            sq,
-            rq,
-            ..CreateQp::ZERO
-        };
-        let reply: CreateQpReply = guest.control().call(OP_CREATE_QP, &command)?;
-        Ok(Arc::new(Qp {
-            sq: Mutex::new(SendQueue::new(shared(&sq_memory), sq_entries, sq_shift)),
-            rq: Mutex::new(RecvRing::new(shared(&rq_memory), rq_entries, rq_shift).expect("fits")),
-            pd: self.clone(),
-            qp,
-            qpn: reply.qpn,
-            slot: reply.db_slot,
-            index: reply.db_index,
-            cookie,
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
-            sq_memory,
-            rq_memory,
-        }))
-    }
-
     /// Destroys the domain.
     pub fn destroy(&self) -> Result<(), ControlError> {
         self.ctx.guest.destroy(OP_DESTROY_PD, self.pd)
     }
 }
 
-/// Every right that a region can give.
+/// The pages that a range of a mapping lies in; one at least.
+fn pages_of(memory: &Mapping, offset: usize, len: usize) -> Vec<u64> {
+    let page = PAGE_BYTES as usize;
+    let first = offset / page;
+    let end = (offset + len).div_ceil(page).max(first + 1);
+    memory.gpas()[first..end].to_vec()
+}
+
+/// Every right that a region can give to work requests and peers.
 pub const ACCESS_ALL: u32 =
     ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
 
@@ -207,6 +147,40 @@ impl Mr {
     /// The memory behind the region.
     pub fn memory(&self) -> &Arc<Mapping> {
         &self.memory
+    }
+
+    /// REREG_MR of what is given: another domain, other rights, another range of memory, which keeps its own address. A region
+    /// that is another from then on: the keys are the same.
+    ///
+    /// What was the region's stays registered to it when this is refused.
+    pub fn rereg(
+        &self,
+        pd: Option<&Arc<Pd>>,
+        access: Option<u32>,
+        memory: Option<(&Arc<Mapping>, usize, usize)>,
+    ) -> Result<Mr, ControlError> {
+        let control = self.pd.ctx.guest.control();
+        let mut new = Mr { pd: pd.unwrap_or(&self.pd).clone(), memory: self.memory.clone(), ..*self };
+        let mut command = ReregMr { mr: self.mr, pd: HANDLE_NONE, ..ReregMr::ZERO };
+        if let Some(pd) = pd {
+            command.flags |= REREG_PD;
+            command.pd = pd.pd;
+        }
+        if let Some(access) = access {
+            command.flags |= REREG_ACCESS;
+            command.access = access;
+        }
+        let _tables;
+        if let Some((memory, offset, len)) = memory {
+            command.flags |= REREG_TRANSLATION;
+            (new.memory, new.offset, new.len) = (memory.clone(), offset, len);
+            new.addr = memory.as_ptr() as u64 + offset as u64;
+            (command.iova, command.length) = (new.addr, len as u64);
+            (command.pages, _tables) = control.page_table(&pages_of(memory, offset, len), 12);
+        }
+        let reply: CreateMrReply = control.call(OP_REREG_MR, &command)?;
+        assert_eq!((reply.lkey, reply.rkey), (self.lkey, self.rkey), "the keys stay");
+        Ok(new)
     }
 
     /// Destroys the region.

@@ -1,24 +1,24 @@
 //! Queue pairs.
 
-use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use masq_types::Gid;
 use vrdma_abi::control::*;
-use vrdma_abi::ring::{self, Cqe, Sge};
-use vrdma_rings::{PostError, RecvRing, SendRequest, SendRing};
+use vrdma_abi::ring;
+use vrdma_rings::{RecvRing, SendRing};
 
-use super::{Cq, Guest, Pd, SharedRing};
+use super::{Context, Cq, Guest, Pd, SharedRing, Srq, Xrcd, shared};
 use crate::control::ControlError;
 use crate::memory::Mapping;
 
-/// What a queue pair can hold.
-#[derive(Clone, Debug)]
+/// What a queue pair is, and what it can hold.
+#[derive(Clone)]
 pub struct QpCaps {
+    /// Its type, `QP_TYPE_`.
+    pub qp_type: u8,
     /// Sends outstanding.
     pub send_wr: u32,
-    /// Receives outstanding.
+    /// Receives outstanding, in a receive queue of its own.
     pub recv_wr: u32,
     /// Scatter/gather entries of a send.
     pub send_sge: u16,
@@ -28,322 +28,227 @@ pub struct QpCaps {
     pub inline_bytes: u16,
     /// Every send is signalled.
     pub signal_all: bool,
+    /// Where its receives come from, if not from a queue of its own.
+    pub srq: Option<Arc<Srq>>,
+}
+
+impl QpCaps {
+    /// The default of a type.
+    pub fn of(qp_type: u8) -> Self {
+        QpCaps { qp_type, ..Self::default() }
+    }
+
+    /// A reliable connected queue pair whose receives come from `srq`.
+    pub fn on(srq: &Arc<Srq>) -> Self {
+        QpCaps { srq: Some(srq.clone()), ..Self::default() }
+    }
 }
 
 impl Default for QpCaps {
     fn default() -> Self {
-        QpCaps { send_wr: 64, recv_wr: 64, send_sge: 4, recv_sge: 4, inline_bytes: 64, signal_all: false }
-    }
-}
-
-/// How two queue pairs are connected.
-#[derive(Clone, Debug)]
-pub struct ConnectAttr {
-    /// Path MTU in the verbs encoding.
-    pub path_mtu: u8,
-    /// First PSN to send.
-    pub sq_psn: u32,
-    /// First PSN to receive.
-    pub rq_psn: u32,
-    /// Reads and atomics outstanding.
-    pub max_rd_atomic: u8,
-    /// Reads and atomics served.
-    pub max_dest_rd_atomic: u8,
-    /// RNR NAK timer code.
-    pub min_rnr_timer: u8,
-    /// Local ACK timeout exponent.
-    pub timeout: u8,
-    /// Retries after a timeout or sequence error.
-    pub retry_cnt: u8,
-    /// Retries after RNR NAK.
-    pub rnr_retry: u8,
-    /// Rights of the peer.
-    pub access: u32,
-}
-
-impl Default for ConnectAttr {
-    fn default() -> Self {
-        ConnectAttr {
-            path_mtu: 3,
-            sq_psn: 0x00ab_cdef,
-            rq_psn: 0x00ab_cdef,
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
-            min_rnr_timer: 12,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            access: ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC,
+        QpCaps {
+            qp_type: QP_TYPE_RC,
+            send_wr: 64,
+            recv_wr: 64,
+            send_sge: 4,
+            recv_sge: 4,
+            inline_bytes: 64,
+            signal_all: false,
+            srq: None,
         }
     }
 }
 
 /// A queue pair.
 pub struct Qp {
-    pub(super) sq: Mutex<SendQueue>,
-    pub(super) rq: Mutex<RecvRing<SharedRing>>,
-    pub(super) pd: Arc<Pd>,
+    pub(super) ctx: Arc<Context>,
     pub(super) qp: u32,
+    pub(super) qp_type: u8,
     /// Its number.
     pub qpn: u32,
     pub(super) slot: u16,
     pub(super) index: u16,
     /// The number that stands in its completions.
     pub cookie: u32,
-    pub(super) send_cq: Arc<Cq>,
-    pub(super) recv_cq: Arc<Cq>,
-    pub(super) sq_memory: Mapping,
-    pub(super) rq_memory: Mapping,
+    /// None of an XRC target.
+    pub(super) sends: Option<Sends>,
+    /// None of one with a shared receive queue, and of XRC.
+    pub(super) recvs: Option<Recvs>,
+    /// None of XRC.
+    pub(super) recv_cq: Option<Arc<Cq>>,
+}
+
+/// A send queue.
+pub(super) struct Sends {
+    pub(super) queue: Mutex<SendQueue>,
+    pub(super) memory: Mapping,
+    pub(super) cq: Arc<Cq>,
+}
+
+/// A receive queue.
+pub(super) struct Recvs {
+    pub(super) ring: Mutex<RecvRing<SharedRing>>,
+    pub(super) memory: Mapping,
 }
 
 /// A send ring, and where its next entry will stand.
 pub(super) struct SendQueue {
-    ring: SendRing<SharedRing>,
-    next: u32,
+    pub(super) ring: SendRing<SharedRing>,
+    pub(super) next: u32,
     entries: u32,
     stride_shift: u8,
 }
 
 impl SendQueue {
-    pub(super) fn new(memory: SharedRing, entries: u32, stride_shift: u8) -> Self {
+    fn new(memory: SharedRing, entries: u32, stride_shift: u8) -> Self {
         let ring = SendRing::new(memory, entries, stride_shift).expect("the ring fits its pages");
         SendQueue { ring, next: 0, entries, stride_shift }
     }
 
-    fn post(&mut self, request: &SendRequest, sges: &[Sge]) -> Result<(), PostError> {
-        self.ring.post(request, sges)?;
-        self.next = self.next.wrapping_add(1);
-        Ok(())
-    }
-
-    fn offset(&self, index: u32) -> usize {
+    /// Where the entry of an index stands in the ring's memory.
+    pub(super) fn offset(&self, index: u32) -> usize {
         ((index & (self.entries - 1)) as usize + 1) << self.stride_shift
     }
 }
 
+impl Pd {
+    /// A queue pair of any type but an XRC target, in RESET. An XRC initiator has no use for `recv_cq`.
+    pub fn create_qp(
+        self: &Arc<Self>,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        caps: &QpCaps,
+    ) -> Result<Arc<Qp>, ControlError> {
+        const TOO_LONG: ControlError = ControlError::Errno(libc::EINVAL);
+        let ctx = &self.ctx;
+        let control = ctx.guest.control();
+        let sq_entries = caps.send_wr.max(1).next_power_of_two();
+        let mut sq_shift =
+            ring::send_stride_shift(caps.qp_type, caps.send_sge.into(), caps.inline_bytes.into())
+                .ok_or(TOO_LONG)?;
+        if ctx.kernel {
+            sq_shift = sq_shift.max(ring::REG_STRIDE_SHIFT);
+        }
+        let sq_memory = ctx.ring(sq_entries, sq_shift);
+        let (sq, _sq_tables) = control.page_table(&sq_memory.gpas(), 12);
+        let mut command = CreateQp {
+            pd: self.pd,
+            send_cq: send_cq.cq,
+            recv_cq: recv_cq.cq,
+            srq: caps.srq.as_ref().map_or(HANDLE_NONE, |srq| srq.handle()),
+            flags: if caps.signal_all { QP_SIGNAL_ALL } else { 0 },
+            sq_entries,
+            max_send_sge: caps.send_sge,
+            max_inline_bytes: caps.inline_bytes,
+            sq_stride_shift: sq_shift,
+            qp_type: caps.qp_type,
+            xrcd: HANDLE_NONE,
+            sq,
+            ..CreateQp::ZERO
+        };
+        let initiator = caps.qp_type == QP_TYPE_XRC_INI;
+        let mut recvs = None;
+        let _rq_tables;
+        if initiator {
+            command.recv_cq = HANDLE_NONE;
+        } else if caps.srq.is_none() {
+            let entries = caps.recv_wr.max(1).next_power_of_two();
+            let shift = ring::recv_stride_shift(caps.recv_sge.into()).ok_or(TOO_LONG)?;
+            let memory = ctx.ring(entries, shift);
+            (command.rq, _rq_tables) = control.page_table(&memory.gpas(), 12);
+            (command.rq_entries, command.rq_stride_shift) = (entries, shift);
+            command.max_recv_sge = caps.recv_sge;
+            let ring = RecvRing::new(shared(&memory), entries, shift).expect("the ring fits its pages");
+            recvs = Some(Recvs { ring: Mutex::new(ring), memory });
+        }
+        let queue = Mutex::new(SendQueue::new(shared(&sq_memory), sq_entries, sq_shift));
+        let sends = Sends { queue, memory: sq_memory, cq: send_cq.clone() };
+        let recv_cq = (!initiator).then(|| recv_cq.clone());
+        Qp::create(ctx, command, Some(sends), recvs, recv_cq)
+    }
+}
+
 impl Qp {
+    fn create(
+        ctx: &Arc<Context>,
+        command: CreateQp,
+        sends: Option<Sends>,
+        recvs: Option<Recvs>,
+        recv_cq: Option<Arc<Cq>>,
+    ) -> Result<Arc<Self>, ControlError> {
+        let qp = ctx.guest.handle();
+        let cookie = ctx.next_cookie.fetch_add(1, Ordering::Relaxed);
+        let command = CreateQp { qp, cookie, ..command };
+        let reply: CreateQpReply = ctx.guest.control().call(OP_CREATE_QP, &command)?;
+        assert_eq!(reply.ring_format, RING_FORMAT_1);
+        Ok(Arc::new(Qp {
+            ctx: ctx.clone(),
+            qp,
+            qp_type: command.qp_type,
+            qpn: reply.qpn,
+            slot: reply.db_slot,
+            index: reply.db_index,
+            cookie,
+            sends,
+            recvs,
+            recv_cq,
+        }))
+    }
+
+    /// An XRC target of a domain, in RESET. `ctx` is the kernel's own.
+    pub fn create_xrc_target(ctx: &Arc<Context>, xrcd: &Xrcd) -> Result<Arc<Self>, ControlError> {
+        let none = HANDLE_NONE;
+        let command = CreateQp {
+            pd: none,
+            send_cq: none,
+            recv_cq: none,
+            srq: none,
+            qp_type: QP_TYPE_XRC_TGT,
+            xrcd: xrcd.handle(),
+            ..CreateQp::ZERO
+        };
+        Self::create(ctx, command, None, None, None)
+    }
+
     /// The queue pair's handle, as it stands in asynchronous events.
     pub fn handle(&self) -> u32 {
         self.qp
     }
 
-    /// The protection domain.
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
-    }
-
     /// Where completions of sends appear.
+    ///
+    /// # Panics
+    /// When there are none.
+    #[track_caller]
     pub fn send_cq(&self) -> &Arc<Cq> {
-        &self.send_cq
+        &self.sends().cq
     }
 
     /// Where completions of receives appear.
+    ///
+    /// # Panics
+    /// When there are none.
+    #[track_caller]
     pub fn recv_cq(&self) -> &Arc<Cq> {
-        &self.recv_cq
-    }
-
-    /// MODIFY_QP.
-    pub fn modify(&self, mask: u32, attr: QpAttr) -> Result<(), ControlError> {
-        let command = ModifyQp { qp: self.qp, mask, attr };
-        self.guest().control().run(OP_MODIFY_QP, &command)?;
-        if mask & QP_ATTR_STATE != 0 && attr.state == QP_STATE_RESET {
-            let mut sq = self.sq.lock().unwrap();
-            sq.ring.reset();
-            sq.next = 0;
-            self.rq.lock().unwrap().reset();
-            self.send_cq.discard(self.cookie);
-            self.recv_cq.discard(self.cookie);
-        }
-        Ok(())
-    }
-
-    /// RESET → INIT.
-    pub fn to_init(&self, a: &ConnectAttr) -> Result<(), ControlError> {
-        let attr = QpAttr { state: QP_STATE_INIT, access: a.access, ..QpAttr::ZERO };
-        self.modify(QP_ATTR_STATE | QP_ATTR_PKEY_INDEX | QP_ATTR_PORT | QP_ATTR_ACCESS_FLAGS, attr)
-    }
-
-    /// INIT → RTR, to the queue pair `qpn` at `address`.
-    pub fn to_rtr(&self, a: &ConnectAttr, address: IpAddr, qpn: u32) -> Result<(), ControlError> {
-        self.to_rtr_from(a, 0, self.guest().gid(), address.into(), qpn)
-    }
-
-    /// INIT → RTR with any source.
-    pub fn to_rtr_from(
-        &self,
-        a: &ConnectAttr,
-        sgid_index: u8,
-        sgid: Gid,
-        dgid: Gid,
-        qpn: u32,
-    ) -> Result<(), ControlError> {
-        let attr = QpAttr {
-            state: QP_STATE_RTR,
-            path_mtu: a.path_mtu,
-            dest_qpn: qpn,
-            rq_psn: a.rq_psn,
-            sgid_index,
-            sgid: sgid.0,
-            dgid: dgid.0,
-            hop_limit: 64,
-            max_dest_rd_atomic: a.max_dest_rd_atomic,
-            min_rnr_timer: a.min_rnr_timer,
-            ..QpAttr::ZERO
-        };
-        let mask = QP_ATTR_STATE
-            | QP_ATTR_AV
-            | QP_ATTR_PATH_MTU
-            | QP_ATTR_DEST_QPN
-            | QP_ATTR_RQ_PSN
-            | QP_ATTR_MAX_DEST_RD_ATOMIC
-            | QP_ATTR_MIN_RNR_TIMER;
-        self.modify(mask, attr)
-    }
-
-    /// RTR → RTS.
-    pub fn to_rts(&self, a: &ConnectAttr) -> Result<(), ControlError> {
-        let attr = QpAttr {
-            state: QP_STATE_RTS,
-            sq_psn: a.sq_psn,
-            timeout: a.timeout,
-            retry_cnt: a.retry_cnt,
-            rnr_retry: a.rnr_retry,
-            max_rd_atomic: a.max_rd_atomic,
-            ..QpAttr::ZERO
-        };
-        let mask = QP_ATTR_STATE
-            | QP_ATTR_SQ_PSN
-            | QP_ATTR_TIMEOUT
-            | QP_ATTR_RETRY_CNT
-            | QP_ATTR_RNR_RETRY
-            | QP_ATTR_MAX_RD_ATOMIC;
-        self.modify(mask, attr)
-    }
-
-    /// RESET → INIT → RTR → RTS.
-    pub fn connect(&self, a: &ConnectAttr, address: IpAddr, qpn: u32) -> Result<(), ControlError> {
-        self.to_init(a)?;
-        self.to_rtr(a, address, qpn)?;
-        self.to_rts(a)
-    }
-
-    /// To any state that needs no attribute.
-    pub fn to_state(&self, state: u8) -> Result<(), ControlError> {
-        self.modify(QP_ATTR_STATE, QpAttr { state, ..QpAttr::ZERO })
-    }
-
-    /// QUERY_QP.
-    pub fn query(&self) -> Result<QueryQpReply, ControlError> {
-        self.guest().control().call(OP_QUERY_QP, &Destroy { handle: self.qp, reserved: 0 })
-    }
-
-    /// The state that QUERY_QP tells.
-    pub fn state(&self) -> u8 {
-        self.query().expect("QUERY_QP of an existing queue pair").attr.state
-    }
-
-    /// Posts a send.
-    pub fn post_send(&self, request: &SendRequest, sges: &[Sge]) -> Result<(), PostError> {
-        let mut sq = self.sq.lock().unwrap();
-        sq.post(request, sges)?;
-        self.pd.ctx.seen.note_operation(request.opcode);
-        self.publish(&mut sq);
-        Ok(())
-    }
-
-    /// Posts several sends with one doorbell.
-    pub fn post_sends(&self, requests: &[(SendRequest, Vec<Sge>)]) -> Result<(), PostError> {
-        let mut sq = self.sq.lock().unwrap();
-        for (request, sges) in requests {
-            sq.post(request, sges)?;
-            self.pd.ctx.seen.note_operation(request.opcode);
-        }
-        self.publish(&mut sq);
-        Ok(())
-    }
-
-    /// Posts a send of inline data.
-    pub fn post_inline(&self, request: &SendRequest, data: &[u8]) -> Result<(), PostError> {
-        let mut sq = self.sq.lock().unwrap();
-        sq.ring.post_inline(request, [data])?;
-        sq.next = sq.next.wrapping_add(1);
-        self.pd.ctx.seen.note_operation(request.opcode);
-        self.publish(&mut sq);
-        Ok(())
-    }
-
-    /// Posts a send whose entry `spoil` changes first: (bytes from the entry's start, what to write there).
-    pub fn post_spoiled(
-        &self,
-        request: &SendRequest,
-        sges: &[Sge],
-        spoil: &[(usize, &[u8])],
-    ) -> Result<(), PostError> {
-        let mut sq = self.sq.lock().unwrap();
-        let entry = sq.offset(sq.next);
-        sq.post(request, sges)?;
-        for (at, bytes) in spoil {
-            self.sq_memory.write(entry + at, bytes);
-        }
-        self.publish(&mut sq);
-        Ok(())
-    }
-
-    /// Posts a receive.
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        let mut rq = self.rq.lock().unwrap();
-        rq.post(wr_id, sges)?;
-        rq.publish();
-        Ok(())
-    }
-
-    /// Sends that can be posted now.
-    pub fn send_room(&self) -> u32 {
-        self.sq.lock().unwrap().ring.free()
-    }
-
-    /// Frees what a completion of this queue pair tells to be free.
-    pub fn retire(&self, cqe: &Cqe) {
-        if cqe.flags & ring::CQE_RECV != 0 {
-            self.rq.lock().unwrap().complete(cqe.consumer);
-        } else {
-            self.sq.lock().unwrap().ring.complete(cqe.consumer);
-        }
-    }
-
-    /// The next completion of sends, which must belong to this queue pair.
-    ///
-    /// # Panics
-    /// When none comes within ten seconds.
-    #[track_caller]
-    pub fn send_completion(&self) -> Cqe {
-        self.completion(&self.send_cq, "send")
-    }
-
-    /// The next completion of receives, likewise.
-    ///
-    /// # Panics
-    /// When none comes within ten seconds.
-    #[track_caller]
-    pub fn recv_completion(&self) -> Cqe {
-        self.completion(&self.recv_cq, "receive")
-    }
-
-    /// Tells the RNIC of new sends, whether there are or not; for tests that write rings themselves.
-    pub fn ring_doorbell(&self) {
-        if self.pd.ctx.doorbells.mark(self.slot, self.index) {
-            self.guest().kick(self.slot);
-        }
+        self.recv_cq.as_ref().expect("a queue pair that receives")
     }
 
     /// The send queue's memory, for tests that spoil it.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
     pub fn sq_memory(&self) -> &Mapping {
-        &self.sq_memory
+        &self.sends().memory
     }
 
-    /// The receive queue's memory, for tests that spoil it.
+    /// The memory of its own receive queue, for tests that spoil it.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
     pub fn rq_memory(&self) -> &Mapping {
-        &self.rq_memory
+        &self.recvs().memory
     }
 
     /// Destroys the queue pair.
@@ -351,24 +256,33 @@ impl Qp {
         self.guest().destroy(OP_DESTROY_QP, self.qp)
     }
 
-    fn guest(&self) -> &Arc<Guest> {
-        &self.pd.ctx.guest
-    }
-
-    fn publish(&self, sq: &mut SendQueue) {
-        if sq.ring.publish() {
-            self.ring_doorbell();
+    /// After RESET: its queues are empty, and what it has completed and nobody has taken is nobody's.
+    pub(super) fn empty(&self) {
+        if let Some(sends) = &self.sends {
+            let mut sq = sends.queue.lock().unwrap();
+            sq.ring.reset();
+            sq.next = 0;
+            sends.cq.discard(self.cookie);
+        }
+        if let Some(recvs) = &self.recvs {
+            recvs.ring.lock().unwrap().reset();
+        }
+        if let Some(cq) = &self.recv_cq {
+            cq.discard(self.cookie);
         }
     }
 
+    pub(super) fn guest(&self) -> &Arc<Guest> {
+        &self.ctx.guest
+    }
+
     #[track_caller]
-    fn completion(&self, cq: &Cq, what: &str) -> Cqe {
-        let Some(cqe) = cq.wait(Duration::from_secs(10)) else {
-            panic!("no {what} completion of QP {:#x} in 10 s, its state is {}", self.qpn, self.state())
-        };
-        assert_eq!(cqe.cookie, self.cookie, "a completion of another queue pair: {cqe:?}");
-        assert_eq!(cqe.qpn, self.qpn, "{cqe:?}");
-        self.retire(&cqe);
-        cqe
+    pub(super) fn sends(&self) -> &Sends {
+        self.sends.as_ref().expect("a queue pair that sends")
+    }
+
+    #[track_caller]
+    pub(super) fn recvs(&self) -> &Recvs {
+        self.recvs.as_ref().expect("a queue pair with a receive queue of its own")
     }
 }

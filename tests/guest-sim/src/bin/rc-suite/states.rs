@@ -154,6 +154,7 @@ fn query(p: &Pair) {
         retry_cnt: 4,
         rnr_retry: 2,
         access: ACCESS_REMOTE_READ,
+        ..ConnectAttr::default()
     };
     let c = p.create(&Setup::default());
     assert_eq!(c.a.state(), QP_STATE_RESET);
