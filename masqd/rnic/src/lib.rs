@@ -38,6 +38,7 @@ mod qp;
 mod ring;
 mod rnic;
 mod shaping;
+mod srqs;
 #[cfg(test)]
 mod testing;
 pub mod transport;

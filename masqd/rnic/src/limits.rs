@@ -32,6 +32,12 @@ pub const MAX_PDS: u32 = 16_384;
 pub const MAX_MRS: u32 = 1 << 18;
 /// Most completion queues of a device.
 pub const MAX_CQS: u32 = 65_536;
+/// Most shared receive queues of a device.
+pub const MAX_SRQS: u32 = 16_384;
+/// Most entries of a shared receive queue.
+pub const MAX_SRQ_WR: u32 = MAX_QP_WR;
+/// Most scatter/gather entries of a receive in a shared receive queue.
+pub const MAX_SRQ_SGE: u16 = MAX_RECV_SGE;
 /// Most queue pairs of a device.
 pub const MAX_QPS: u32 = 65_536;
 /// Virtqueue sizes that are accepted.

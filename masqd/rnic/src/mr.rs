@@ -29,6 +29,13 @@ pub struct Mr {
     pages: Vec<u64>,
 }
 
+/// Who accesses memory: a queue pair, as keys are checked against it.
+#[derive(Clone, Copy, Debug)]
+pub struct Accessor {
+    /// Its protection domain; `None` of an XRC target, until a message names a shared receive queue.
+    pub pd: Option<PdHandle>,
+}
+
 /// What an access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -91,18 +98,18 @@ impl KeyTable {
         self.by_handle.keys().copied().collect()
     }
 
-    /// Checks an access by a queue pair of domain `pd` and returns the region and where in it the access begins.
+    /// Checks an access by `who` and returns the region and where in it the access begins.
     /// O(1) whatever the region's size.
     pub fn resolve(
         &self,
-        pd: PdHandle,
+        who: Accessor,
         key: u32,
         addr: u64,
         len: u64,
         need: Need,
     ) -> Result<(&Mr, u64), MemoryFault> {
         let mr = self.by_key.get(&key).ok_or(MemoryFault::UnknownKey)?;
-        if mr.pd != pd {
+        if who.pd != Some(mr.pd) {
             return Err(MemoryFault::ForeignDomain);
         }
         if !need.is_met_by(mr.access) {
@@ -206,7 +213,7 @@ impl<'m> Iterator for MrSpans<'m> {
 pub struct SgeSpans<'m> {
     keys: &'m KeyTable,
     memory: &'m GuestMemory,
-    pd: PdHandle,
+    who: Accessor,
     need: Need,
     sges: std::slice::Iter<'m, Sge>,
     skip: u64,
@@ -220,13 +227,13 @@ impl<'m> SgeSpans<'m> {
     pub fn new(
         keys: &'m KeyTable,
         memory: &'m GuestMemory,
-        pd: PdHandle,
+        who: Accessor,
         need: Need,
         sges: &'m [Sge],
         offset: u64,
         len: u64,
     ) -> Self {
-        Self { keys, memory, pd, need, sges: sges.iter(), skip: offset, left: len, current: None }
+        Self { keys, memory, who, need, sges: sges.iter(), skip: offset, left: len, current: None }
     }
 }
 
@@ -248,7 +255,7 @@ impl<'m> Iterator for SgeSpans<'m> {
                 self.skip -= length;
                 continue;
             }
-            match self.keys.resolve(self.pd, sge.lkey.0, sge.addr, length, self.need) {
+            match self.keys.resolve(self.who, sge.lkey.0, sge.addr, length, self.need) {
                 Ok((mr, start)) => {
                     let take = (length - self.skip).min(self.left);
                     self.current = Some(mr.spans(self.memory, start + self.skip, take));
@@ -274,6 +281,7 @@ mod tests {
     use crate::testing::guest_memory;
 
     const PD: PdHandle = PdHandle(1);
+    const WHO: Accessor = Accessor { pd: Some(PD) };
 
     fn attr(mr: u32, iova: u64, length: u64, pages: &[u64]) -> MrAttr {
         MrAttr {
@@ -293,7 +301,9 @@ mod tests {
         let (_, mut keys, mut random) = setup();
         let key = keys.create(attr(1, 0x1_0010, 0x1000, &[0x3000, 0x1000]), &mut random).unwrap();
         assert_eq!(key & 0xff, 0);
-        let at = |pd, key, addr, len, need| keys.resolve(pd, key, addr, len, need).map(|r| r.1);
+        let at = |pd, key, addr, len, need| {
+            keys.resolve(Accessor { pd: Some(pd) }, key, addr, len, need).map(|r| r.1)
+        };
         assert_eq!(at(PD, key, 0x1_0010, 0x1000, Need::LocalWrite), Ok(0));
         assert_eq!(at(PD, key, 0x1_100f, 1, Need::LocalRead), Ok(0xfff));
         assert_eq!(at(PD, key, 0x1_000f, 1, Need::LocalRead), Err(MemoryFault::OutOfRange));
@@ -305,7 +315,7 @@ mod tests {
             assert_eq!(at(PD, key, 0x1_0010, 1, need), Err(MemoryFault::NotPermitted));
         }
         keys.destroy(MrHandle(1));
-        assert!(matches!(keys.resolve(PD, key, 0x1_0010, 1, Need::LocalRead), Err(MemoryFault::UnknownKey)));
+        assert!(matches!(keys.resolve(WHO, key, 0x1_0010, 1, Need::LocalRead), Err(MemoryFault::UnknownKey)));
     }
 
     #[test]
@@ -332,7 +342,7 @@ mod tests {
         let (memory, mut keys, mut random) = setup();
         let pages = [0x1000, 0x2000, 0x3000, 0x6000, 0x7000];
         let key = keys.create(attr(1, 0x800, 0x4800, &pages), &mut random).unwrap();
-        let (mr, offset) = keys.resolve(PD, key, 0x800, 0x4800, Need::LocalRead).unwrap();
+        let (mr, offset) = keys.resolve(WHO, key, 0x800, 0x4800, Need::LocalRead).unwrap();
         let lens: Vec<usize> = mr.spans(&memory, offset, 0x4800).map(|s| s.unwrap().len()).collect();
         assert_eq!(lens, [0x2800, 0x2000]);
         let lens: Vec<usize> = mr.spans(&memory, 0x100, 0x3000).map(|s| s.unwrap().len()).collect();
@@ -345,7 +355,7 @@ mod tests {
         let (_, mut keys, mut random) = setup();
         let key = keys.create(attr(1, 0, 0x2000, &[0x1000, 0x7000]), &mut random).unwrap();
         let smaller = guest_memory(&[(0, 0x2000)]);
-        let (mr, _) = keys.resolve(PD, key, 0, 0x2000, Need::LocalRead).unwrap();
+        let (mr, _) = keys.resolve(WHO, key, 0, 0x2000, Need::LocalRead).unwrap();
         let seen: Vec<_> = mr.spans(&smaller, 0, 0x2000).map(|s| s.map(|s| s.len())).collect();
         assert_eq!(seen, [Ok(0x1000), Err(MemoryFault::Unavailable)]);
     }
@@ -357,7 +367,7 @@ mod tests {
         for (i, page) in [0x8000, 0x7001, 0x7fff, u64::MAX, u64::MAX - 0xfff, 1 << 63].into_iter().enumerate()
         {
             let key = keys.create(attr(i as u32, 0, 0x2000, &[0x1000, page]), &mut random).unwrap();
-            let (mr, _) = keys.resolve(PD, key, 0, 0x2000, Need::LocalWrite).unwrap();
+            let (mr, _) = keys.resolve(WHO, key, 0, 0x2000, Need::LocalWrite).unwrap();
             let inside = 0x8000u64.saturating_sub(page).min(0x1000) as usize;
             let seen: Vec<_> = mr.spans(&memory, 0x1000, 0x1000).map(|s| s.map(|s| s.len())).collect();
             let expected = [(inside > 0).then_some(Ok(inside)), Some(Err(MemoryFault::Unavailable))];
@@ -377,7 +387,7 @@ mod tests {
         let sge = |addr, length| Sge { addr, length, lkey: Lkey(key) };
         let sges = [sge(0x10, 4), Sge { lkey: Lkey(0), ..sge(0, 0) }, sge(0x2000, 0x1800), sge(0x4000, 1)];
         let lens = |offset, len| {
-            SgeSpans::new(&keys, &memory, PD, Need::LocalRead, &sges, offset, len)
+            SgeSpans::new(&keys, &memory, WHO, Need::LocalRead, &sges, offset, len)
                 .map(|s| s.map(|s| s.len()))
                 .collect::<Vec<_>>()
         };

@@ -3,15 +3,17 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use masq_driver::{CtxHandle, PdHandle, QpHandle, QpTraffic};
+use masq_driver::{CtxHandle, QpHandle, QpTraffic, XrcdHandle};
 use masq_types::{Qpn, WireQpn};
 use slab::Slab;
 
 use crate::cqs::CqKey;
 use crate::engine::RemoteQp;
 use crate::local::Initiator;
+use crate::mr::Accessor;
 use crate::ring::{RecvRing, SendRing};
 use crate::shaping::Short;
+use crate::srqs::SrqKey;
 use crate::transport::{QpCore, RecvWork, SendWork, Time};
 use crate::udp::{LocalId, Route};
 
@@ -67,8 +69,8 @@ pub struct QpIo {
     pub vnic: usize,
     /// Its handle.
     pub handle: QpHandle,
-    /// Its domain.
-    pub pd: PdHandle,
+    /// As what it accesses memory.
+    pub accessor: Accessor,
     /// Its number as the guest sees it.
     pub qpn: Qpn,
     /// Its number on the wire.
@@ -77,14 +79,14 @@ pub struct QpIo {
     pub cookie: u32,
     /// All sends are signalled.
     pub signal_all: bool,
-    /// Completion queue of sends.
-    pub send_cq: CqKey,
-    /// Completion queue of receives.
-    pub recv_cq: CqKey,
-    /// The send queue.
-    pub sq: SendRing,
-    /// The receive queue.
-    pub rq: RecvRing,
+    /// Completion queue of sends; an XRC target has none.
+    pub send_cq: Option<CqKey>,
+    /// Completion queue of receives; XRC has none.
+    pub recv_cq: Option<CqKey>,
+    /// The send queue; an XRC target has none.
+    pub sq: Option<SendRing>,
+    /// Where its receives come from.
+    pub receives: RecvSource,
     /// A send that was taken out of the ring and is not done, towards a local peer.
     pub held_send: Held<SendWork>,
     /// A receive that a local peer is filling.
@@ -101,6 +103,34 @@ pub struct QpIo {
     pub completions: u64,
     /// The send queue was reported as drained while a send towards a local peer was not done.
     pub drained_early: bool,
+}
+
+/// Where a queue pair's receives come from.
+#[derive(Debug)]
+pub enum RecvSource {
+    /// A queue of its own.
+    Own(RecvRing),
+    /// A shared receive queue.
+    Shared(SrqKey),
+    /// The shared receive queue of this XRC domain that the present message names.
+    Named {
+        /// The domain.
+        xrcd: XrcdHandle,
+        /// The queue.
+        selected: Option<SrqKey>,
+    },
+    /// Nowhere: an XRC initiator.
+    None,
+}
+
+impl RecvSource {
+    /// The shared receive queue that it belongs to.
+    pub fn shared(&self) -> Option<SrqKey> {
+        match self {
+            RecvSource::Shared(key) => Some(*key),
+            _ => None,
+        }
+    }
 }
 
 /// A request, or the buffers of the last one.

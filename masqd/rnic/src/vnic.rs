@@ -15,6 +15,7 @@ use crate::memory::{GuestMemory, PAGE_BYTES};
 use crate::mr::KeyTable;
 use crate::qp::QpKey;
 use crate::shaping::Shaping;
+use crate::srqs::SrqTable;
 use crate::udp::LocalId;
 
 const SLOTS: usize = limits::SLOTS as usize;
@@ -49,6 +50,8 @@ pub struct Vnic {
     pub keys: KeyTable,
     /// Its completion queues.
     pub cqs: CqTable,
+    /// Its shared receive queues.
+    pub srqs: SrqTable,
     /// Its queue pairs.
     pub qps: FxHashMap<QpHandle, QpKey>,
     /// What it may send.
@@ -112,6 +115,7 @@ impl Vnic {
             next_context: 0,
             keys: KeyTable::default(),
             cqs: CqTable::default(),
+            srqs: SrqTable::default(),
             qps: FxHashMap::default(),
             shaping: Shaping::default(),
             traffic: VnicCounters::default(),

@@ -7,7 +7,7 @@ use common::*;
 use masq_driver::*;
 use masq_rnic::RnicConfig;
 use vrdma_abi::ring::*;
-use vrdma_rings::SendRequest;
+use vrdma_rings::{Operands, SendRequest};
 
 struct Two {
     net: Net,
@@ -83,8 +83,8 @@ impl Two {
 }
 
 fn atomic(mr: &Mr, offset: u64) -> SendRequest {
-    let atomic = Some(AtomicSegment { compare_add: 1, swap: 0 });
-    SendRequest { atomic, ..to(mr, offset, request(SEND_OP_FETCH_ADD, 1)) }
+    let operands = Operands::Atomic(AtomicSegment { compare_add: 1, swap: 0 });
+    SendRequest { operands, ..to(mr, offset, request(SEND_OP_FETCH_ADD, 1)) }
 }
 
 #[test]

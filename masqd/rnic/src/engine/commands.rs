@@ -2,23 +2,22 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use masq_driver::{
     Command, Connection, CtxHandle, DriverError, Gpa, Limits, MemoryRegion, QpChange, QpFault, QpHandle,
-    QpInit, QpState, QpStatus, QpTraffic, QpType, QueueRole, Rate, Receives, Reply, Virtqueue, VnicCounters,
-    VnicId, VnicObjects, check_class,
+    QpState, QpStatus, QpTraffic, QueueRole, Rate, Reply, Virtqueue, VnicCounters, VnicId, VnicObjects,
+    check_class,
 };
 use masq_types::{Lkey, Rkey, Vni};
 
+use super::create_qp::QueueUses;
 use super::{Engine, Token};
 use crate::limits;
 use crate::local::Initiator;
 use crate::memory::GuestMemory;
-use crate::qp::{Held, LocalPath, Path, Qp, QpIo, QpKey};
-use crate::ring::{RecvRing, SendRing};
+use crate::qp::{LocalPath, Path, QpKey, RecvSource};
 use crate::shaping::set_rate;
-use crate::transport::{QpConfig, QpCore, Time};
+use crate::transport::Time;
 use crate::virtqueue::EventQueue;
 use crate::vnic::{Context, Queue, Vnic};
 
@@ -67,14 +66,24 @@ impl Engine {
             Command::RevokeQp { vnic, qp } => self.revoke_qp(vnic, qp).map(done),
             Command::SetLimits { vnic, limits } => self.set_limits(vnic, &limits).map(done),
             Command::SetClassRate { class, rate } => self.set_class_rate(class, rate).map(done),
+            Command::CreateSrq { vnic, srq } => {
+                let vnic = self.world.vnic_mut(vnic)?;
+                vnic.srqs.create(srq, &mut vnic.cqs, &vnic.memory).map(done)
+            }
+            Command::ModifySrq { vnic, srq, limit } => {
+                self.world.vnic_mut(vnic)?.srqs.set_limit(srq, limit).map(done)
+            }
+            Command::QuerySrq { vnic, srq } => {
+                self.world.vnic_mut(vnic)?.srqs.limit(srq).map(Reply::SrqLimit)
+            }
+            Command::DestroySrq { vnic, srq } => {
+                let vnic = self.world.vnic_mut(vnic)?;
+                vnic.srqs.destroy(srq, &mut vnic.cqs).map(done)
+            }
             Command::ReregMr { .. }
             | Command::CreateMw { .. }
             | Command::DestroyMw { .. }
-            | Command::ResizeCq { .. }
-            | Command::CreateSrq { .. }
-            | Command::ModifySrq { .. }
-            | Command::QuerySrq { .. }
-            | Command::DestroySrq { .. } => Err(DriverError::Unsupported("this command".into())),
+            | Command::ResizeCq { .. } => Err(DriverError::Unsupported("this command".into())),
             // Without datagrams there are no peers to know.
             Command::SetGids { .. }
             | Command::SetPeer { .. }
@@ -85,7 +94,7 @@ impl Engine {
             Command::List => Ok(Reply::Objects(self.list())),
             Command::Counters => Ok(Reply::Counters(self.counters())),
         };
-        self.world.settle_cqs();
+        self.world.settle_queues();
         reply
     }
 
@@ -269,93 +278,6 @@ impl Engine {
         Ok(())
     }
 
-    fn create_qp(&mut self, id: VnicId, init: QpInit) -> Result<(u16, u16), DriverError> {
-        let vnic_key = self.world.vnic_key(id)?;
-        let transport = self.config.transport.clone();
-        let qps = &mut self.world.qps;
-        let Some(vnic) = self.world.vnics.get_mut(vnic_key) else {
-            return Err(DriverError::UnknownObject(format!("vNIC {}", id.0)));
-        };
-        let handle = init.qp;
-        let what = format!("queue pair {}", handle.0);
-        if vnic.qps.contains_key(&handle) {
-            return Err(DriverError::Exists(what));
-        }
-        if init.qp_type != QpType::Rc {
-            return Err(DriverError::Unsupported(format!("the transport {:?}", init.qp_type)));
-        }
-        if vnic.qps.len() >= limits::MAX_QPS as usize {
-            return Err(DriverError::Exhausted("queue pairs".into()));
-        }
-        let context = vnic.contexts.get_mut(&init.ctx);
-        let context = context.ok_or_else(|| DriverError::UnknownObject(format!("context {}", init.ctx.0)))?;
-        let (Some(sq), Receives::Own(rq)) = (init.sq, init.receives) else {
-            return Err(DriverError::Unsupported("a queue pair without queues of its own".into()));
-        };
-        let (Some(pd), Some(send_cq), Some(recv_cq)) = (init.pd, init.send_cq, init.recv_cq) else {
-            return Err(DriverError::Invalid(format!("{what} lacks a domain or a completion queue")));
-        };
-        let config = QpConfig {
-            signal_all: init.signal_all,
-            max_msg_bytes: limits::MAX_MSG_BYTES,
-            max_requests: sq.entries,
-            ..transport
-        };
-        let sq = SendRing::new(&format!("{what}, send queue"), sq, init.max_inline_bytes, &vnic.memory)?;
-        let rq = RecvRing::new(&format!("{what}, receive queue"), rq, &vnic.memory)?;
-        let send_cq = vnic.cqs.acquire(send_cq)?;
-        let recv_cq = vnic.cqs.acquire(recv_cq).inspect_err(|_| vnic.cqs.release(send_cq))?;
-
-        let io = QpIo {
-            vnic: vnic_key,
-            handle,
-            pd,
-            qpn: init.qpn,
-            wire_qpn: init.wire_qpn,
-            cookie: init.cookie,
-            signal_all: init.signal_all,
-            send_cq,
-            recv_cq,
-            sq,
-            rq,
-            held_send: Held::default(),
-            held_recv: Held::default(),
-            ip_overhead: 0,
-            short: None,
-            broken: false,
-            lost_completion: false,
-            completions: 0,
-            drained_early: false,
-        };
-        let mut doorbell = None;
-        let key = qps.insert(|key| {
-            doorbell = context.assign(key);
-            Qp {
-                core: QpCore::new(config),
-                io,
-                path: Path::None,
-                initiator: Initiator::default(),
-                ctx: init.ctx,
-                doorbell: doorbell.unwrap_or_default(),
-                scheduled: false,
-                waits_for_other: false,
-                errand: false,
-                traffic: QpTraffic::default(),
-                parked: false,
-                timer: None,
-                flush_pause: Duration::ZERO,
-            }
-        });
-        let Some(doorbell) = doorbell else {
-            qps.remove(key);
-            vnic.cqs.release(send_cq);
-            vnic.cqs.release(recv_cq);
-            return Err(DriverError::Exhausted("doorbells of the context".into()));
-        };
-        vnic.qps.insert(handle, key);
-        Ok(doorbell)
-    }
-
     fn modify_qp(&mut self, id: VnicId, handle: QpHandle, change: &QpChange) -> Result<(), DriverError> {
         let key = self.world.qp_key(id, handle)?;
         let now = self.world.now;
@@ -474,8 +396,12 @@ impl Engine {
     fn reset_qp(&mut self, key: QpKey) {
         self.disconnect(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };
-        qp.io.sq.reset();
-        qp.io.rq.reset();
+        if let Some(sq) = &mut qp.io.sq {
+            sq.reset();
+        }
+        if let RecvSource::Own(rq) = &mut qp.io.receives {
+            rq.reset();
+        }
         qp.io.held_send.present = false;
         qp.io.held_recv.present = false;
         qp.io.drained_early = false;
@@ -500,8 +426,7 @@ impl Engine {
         self.world.schedule.parked.retain(|k| *k != key);
         if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
             vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
-            vnic.cqs.release(qp.io.send_cq);
-            vnic.cqs.release(qp.io.recv_cq);
+            QueueUses::of(&qp.io).release(vnic);
             if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {
                 context.unassign(qp.doorbell.0, qp.doorbell.1);
             }
@@ -569,7 +494,7 @@ impl Engine {
             mrs: vnic.keys.handles(),
             mws: Vec::new(),
             cqs: vnic.cqs.handles(),
-            srqs: Vec::new(),
+            srqs: vnic.srqs.handles(),
             qps: vnic
                 .qps
                 .iter()

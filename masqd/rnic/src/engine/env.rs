@@ -2,14 +2,15 @@
 
 use masq_driver::{Event, EventSink, VnicId};
 use masq_types::Rkey;
-use vrdma_abi::ring::{CQE_RECV, CQE_SOLICITED, CQE_WITH_IMM, Cqe};
+use vrdma_abi::ring::{CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, Cqe};
 
 use crate::cqs::CqTable;
 use crate::limits;
 use crate::memory::GuestMemory;
 use crate::mr::{KeyTable, Need, SgeSpans};
-use crate::qp::QpIo;
+use crate::qp::{QpIo, RecvSource};
 use crate::shaping::Gate;
+use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
     AtomicOp, Completion, Env, LocalAccess, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
     SendWork, Sge, Status, Time, WorkQueue,
@@ -22,6 +23,7 @@ pub struct QpEnv<'a> {
     pub(super) memory: &'a GuestMemory,
     pub(super) keys: &'a KeyTable,
     pub(super) cqs: &'a mut CqTable,
+    pub(super) srqs: &'a mut SrqTable,
     pub(crate) io: &'a mut QpIo,
     pub(super) sink: &'a dyn EventSink,
     /// Send requests whose memory other queue pairs of the vNIC keep.
@@ -30,12 +32,47 @@ pub struct QpEnv<'a> {
     pub(super) gate: Gate<'a>,
 }
 
+impl QpEnv<'_> {
+    /// Takes a receive from where this queue pair's come from.
+    fn take_recv(&mut self, work: &mut RecvWork) -> bool {
+        match &mut self.io.receives {
+            RecvSource::Own(ring) => ring.take(self.memory, work).unwrap_or_else(|_| {
+                self.io.broken = true;
+                false
+            }),
+            RecvSource::Shared(key) | RecvSource::Named { selected: Some(key), .. } => {
+                let key = *key;
+                self.take_shared_recv(key, work)
+            }
+            RecvSource::Named { selected: None, .. } | RecvSource::None => false,
+        }
+    }
+
+    fn take_shared_recv(&mut self, key: SrqKey, work: &mut RecvWork) -> bool {
+        let taken = self.srqs.take(key, self.memory, work);
+        let Some(srq) = self.srqs.handle(key) else { return false };
+        let vnic = self.vnic;
+        if self.srqs.reaches_limit(key, self.memory) {
+            self.sink.event(Event::SrqLimit { vnic, srq });
+        }
+        if let Taken::Broken { first } = taken {
+            self.io.broken = true;
+            if first {
+                let reason = "the queue in guest memory is broken".into();
+                self.sink.event(Event::SrqFault { vnic, srq, reason });
+            }
+        }
+        taken == Taken::Receive
+    }
+}
+
 impl Env for QpEnv<'_> {
     fn next_send(&mut self, work: &mut SendWork) -> bool {
         if self.io.held_send.take_into(work) {
             return true;
         }
-        self.io.sq.take(self.memory, work).unwrap_or_else(|_| {
+        let Some(sq) = &mut self.io.sq else { return false };
+        sq.take(self.memory, work).unwrap_or_else(|_| {
             self.io.broken = true;
             false
         })
@@ -60,20 +97,27 @@ impl Env for QpEnv<'_> {
     }
 
     fn next_recv(&mut self, work: &mut RecvWork) -> bool {
-        if self.io.held_recv.take_into(work) {
-            return true;
-        }
-        self.io.rq.take(self.memory, work).unwrap_or_else(|_| {
-            self.io.broken = true;
-            false
-        })
+        self.io.held_recv.take_into(work) || self.take_recv(work)
+    }
+
+    fn next_recv_to_flush(&mut self, work: &mut RecvWork) -> bool {
+        let own = matches!(self.io.receives, RecvSource::Own(_));
+        self.io.held_recv.take_into(work) || (own && self.take_recv(work))
     }
 
     fn complete(&mut self, completion: &Completion) {
-        let (cq, recv_flag) = match completion.queue {
-            WorkQueue::Send => (self.io.send_cq, 0),
-            WorkQueue::Recv => (self.io.recv_cq, CQE_RECV),
+        let own_recv = matches!(self.io.receives, RecvSource::Own(_));
+        let (cq, queue_flags, consumer) = match completion.queue {
+            WorkQueue::Send => (self.io.send_cq, 0, completion.next_index),
+            WorkQueue::Recv if own_recv => (self.io.recv_cq, CQE_RECV, completion.next_index),
+            // How far a shared queue has been taken stands in the queue.
+            WorkQueue::Recv => {
+                (self.io.recv_cq.or_else(|| self.srqs.cq_of(completion.srqn)), CQE_RECV | CQE_SRQ, 0)
+            }
         };
+        self.io.completions += 1;
+        // The shared receive queue for XRC has gone, and its completion queue with it.
+        let Some(cq) = cq else { return };
         // A failed completion counts as solicited (IBTA Vol 1 §11.4.2.2).
         let solicited = completion.solicited || completion.status != Status::Success;
         let imm_flag = if completion.imm.is_some() { CQE_WITH_IMM } else { 0 };
@@ -83,15 +127,14 @@ impl Env for QpEnv<'_> {
             cookie: self.io.cookie,
             byte_len: completion.byte_len,
             imm_or_inv: completion.imm.map_or(0, |imm| u32::from_ne_bytes(imm.0)),
-            consumer: completion.next_index,
+            consumer,
             vendor_err: completion.cause as u32,
             timestamp_ns: self.now.as_nanos(),
             status: completion.status.to_abi(),
             opcode: completion.opcode.to_abi(),
-            flags: recv_flag | imm_flag | if solicited { CQE_SOLICITED } else { 0 },
+            flags: queue_flags | imm_flag | if solicited { CQE_SOLICITED } else { 0 },
             ..Cqe::ZERO
         };
-        self.io.completions += 1;
         if !self.cqs.push(cq, self.memory, cqe) {
             self.io.lost_completion = true;
         }
@@ -108,12 +151,19 @@ impl Env for QpEnv<'_> {
                 return;
             }
             QpEvent::SqDrained => Event::SqDrained { vnic, qp },
+            QpEvent::LastWqe => Event::LastWqe { vnic, qp },
         });
     }
 
     fn check_local(&mut self, sges: &[Sge], access: LocalAccess) -> Result<(), MemoryFault> {
         for sge in sges.iter().filter(|s| s.length > 0) {
-            self.keys.resolve(self.io.pd, sge.lkey.0, sge.addr, sge.length.into(), local_need(access))?;
+            self.keys.resolve(
+                self.io.accessor,
+                sge.lkey.0,
+                sge.addr,
+                sge.length.into(),
+                local_need(access),
+            )?;
         }
         Ok(())
     }
@@ -126,7 +176,7 @@ impl Env for QpEnv<'_> {
         out: &mut Vec<u8>,
     ) -> Result<(), MemoryFault> {
         let need = Need::LocalRead;
-        let spans = SgeSpans::new(self.keys, self.memory, self.io.pd, need, sges, offset, len as u64);
+        let spans = SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, len as u64);
         append(spans, len, out)
     }
 
@@ -134,10 +184,10 @@ impl Env for QpEnv<'_> {
         let need = Need::LocalWrite;
         let len = data.len() as u64;
         // Everything is checked before anything changes.
-        SgeSpans::new(self.keys, self.memory, self.io.pd, need, sges, offset, len)
+        SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, len)
             .try_for_each(|s| s.map(drop))?;
         let mut rest = data;
-        for span in SgeSpans::new(self.keys, self.memory, self.io.pd, need, sges, offset, len) {
+        for span in SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, len) {
             let written = span?.write_tail_last(rest);
             rest = rest.get(written..).unwrap_or_default();
         }
@@ -146,19 +196,19 @@ impl Env for QpEnv<'_> {
 
     fn check_remote(&mut self, target: RemoteRange, access: RemoteAccess) -> Result<(), MemoryFault> {
         self.keys
-            .resolve(self.io.pd, target.rkey.0, target.va, target.len.into(), remote_need(access))
+            .resolve(self.io.accessor, target.rkey.0, target.va, target.len.into(), remote_need(access))
             .map(|_| ())
     }
 
     fn read_remote(&mut self, source: RemoteRange, out: &mut Vec<u8>) -> Result<(), MemoryFault> {
         let RemoteRange { rkey, va, len } = source;
-        let (mr, offset) = self.keys.resolve(self.io.pd, rkey.0, va, len.into(), Need::RemoteRead)?;
+        let (mr, offset) = self.keys.resolve(self.io.accessor, rkey.0, va, len.into(), Need::RemoteRead)?;
         append(mr.spans(self.memory, offset, len.into()), len as usize, out)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let len = data.len() as u64;
-        let (mr, offset) = self.keys.resolve(self.io.pd, rkey.0, va, len, Need::RemoteWrite)?;
+        let (mr, offset) = self.keys.resolve(self.io.accessor, rkey.0, va, len, Need::RemoteWrite)?;
         mr.spans(self.memory, offset, len).try_for_each(|s| s.map(drop))?;
         let mut rest = data;
         for span in mr.spans(self.memory, offset, len) {
@@ -170,7 +220,7 @@ impl Env for QpEnv<'_> {
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         const BYTES: u64 = 8;
-        let (mr, offset) = self.keys.resolve(self.io.pd, rkey.0, va, BYTES, Need::RemoteAtomic)?;
+        let (mr, offset) = self.keys.resolve(self.io.accessor, rkey.0, va, BYTES, Need::RemoteAtomic)?;
         // An aligned word lies in one page, and pages in one region.
         let word = mr.spans(self.memory, offset, BYTES).next().ok_or(MemoryFault::Unavailable)??;
         let before = match op {

@@ -12,6 +12,7 @@
 //! agrees, [`Engine::sleep`]. Commands ([`Engine::execute`]) come between turns. The present moment is an argument.
 
 mod commands;
+mod create_qp;
 mod env;
 mod poller;
 mod run;
@@ -146,7 +147,7 @@ impl Engine {
         worked |= self.expire();
         worked |= self.scan();
         worked |= self.run_ready();
-        self.world.settle_cqs();
+        self.world.settle_queues();
         self.flush();
         worked
     }

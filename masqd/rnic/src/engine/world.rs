@@ -10,7 +10,7 @@ use slab::Slab;
 
 use super::env::QpEnv;
 use super::schedule::Schedule;
-use crate::qp::{Qp, QpKey, QpTable};
+use crate::qp::{Qp, QpIo, QpKey, QpTable};
 use crate::shaping::Gate;
 use crate::transport::{Counters, QpCore, Time};
 use crate::udp::LocalId;
@@ -99,6 +99,7 @@ impl World {
             memory: &vnic.memory,
             keys: &vnic.keys,
             cqs: &mut vnic.cqs,
+            srqs: &mut vnic.srqs,
             io,
             sink: &*self.sink,
             held_by_others,
@@ -188,31 +189,35 @@ impl World {
         }
     }
 
-    /// Fails the queue pairs of completion queues that have overrun, and sends completion events. A queue pair
-    /// that uses such a queue later fails by its first completion.
-    pub fn settle_cqs(&mut self) {
+    /// Fails the queue pairs of queues that cannot go on, completion queues that have overrun and shared receive queues that are
+    /// broken, and sends completion events. A queue pair that uses such a queue later fails by its first use of it.
+    pub fn settle_queues(&mut self) {
         // By slab position: failing queue pairs adds no vNIC.
         let end = self.vnics.iter().next_back().map_or(0, |(key, _)| key + 1);
         for vnic_key in 0..end {
             while let Some(cq) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
-                let Some(vnic) = self.vnics.get(vnic_key) else { break };
-                let users: Vec<QpKey> = vnic
-                    .qps
-                    .values()
-                    .copied()
-                    .filter(|k| self.qps.get(*k).is_some_and(|q| q.io.send_cq == cq || q.io.recv_cq == cq))
-                    .collect();
-                for key in users {
-                    let now = self.now;
-                    self.with_env(key, |core, env| {
-                        core.fail(now, env, Some(QpFault::Fatal), "its completion queue has overrun");
-                    });
-                    self.schedule(key);
-                }
+                let uses = |io: &QpIo| io.send_cq == Some(cq) || io.recv_cq == Some(cq);
+                self.fail_users(vnic_key, uses, "its completion queue has overrun");
+            }
+            while let Some(srq) = self.vnics.get_mut(vnic_key).and_then(|v| v.srqs.take_broken()) {
+                let uses = |io: &QpIo| io.receives.shared() == Some(srq);
+                self.fail_users(vnic_key, uses, "its shared receive queue is broken");
             }
             if let Some(vnic) = self.vnics.get_mut(vnic_key) {
                 vnic.cqs.announce(&vnic.memory, &mut vnic.comp_queues, vnic.epoch);
             }
+        }
+    }
+
+    /// Fails those queue pairs of a vNIC that use something.
+    fn fail_users(&mut self, vnic_key: usize, uses: impl Fn(&QpIo) -> bool, reason: &'static str) {
+        let Some(vnic) = self.vnics.get(vnic_key) else { return };
+        let is_user = |key: &QpKey| self.qps.get(*key).is_some_and(|q| uses(&q.io));
+        let users: Vec<QpKey> = vnic.qps.values().copied().filter(is_user).collect();
+        let now = self.now;
+        for key in users {
+            self.with_env(key, |core, env| core.fail(now, env, Some(QpFault::Fatal), reason));
+            self.schedule(key);
         }
     }
 }

@@ -338,14 +338,30 @@ impl<'w> Pair<'w> {
     /// The initiator's memory.
     fn own_spans(&self, need: Need, offset: u32, bytes: usize) -> SgeSpans<'w> {
         let (keys, memory) = (&self.own_vnic.keys, &self.own_vnic.memory);
-        SgeSpans::new(keys, memory, self.own.io.pd, need, &self.work().sges, offset.into(), bytes as u64)
+        SgeSpans::new(
+            keys,
+            memory,
+            self.own.io.accessor,
+            need,
+            &self.work().sges,
+            offset.into(),
+            bytes as u64,
+        )
     }
 
     /// The memory of the peer's receive.
     fn receive_spans(&self, offset: u32, bytes: usize) -> SgeSpans<'w> {
         let (keys, memory) = (&self.peer_vnic.keys, &self.peer_vnic.memory);
         let sges = &self.peer.io.held_recv.work.sges;
-        SgeSpans::new(keys, memory, self.peer.io.pd, Need::LocalWrite, sges, offset.into(), bytes as u64)
+        SgeSpans::new(
+            keys,
+            memory,
+            self.peer.io.accessor,
+            Need::LocalWrite,
+            sges,
+            offset.into(),
+            bytes as u64,
+        )
     }
 
     /// The peer's memory that the request names. All of it is checked, for every piece.
@@ -361,7 +377,7 @@ impl<'w> Pair<'w> {
             // A message of no bytes names no memory, whatever its key (IBTA Vol 1 §9.7.4.1.5).
             0 => return Ok(None.into_iter().flatten()),
             _ => self.peer_vnic.keys.resolve(
-                self.peer.io.pd,
+                self.peer.io.accessor,
                 work.rkey.0,
                 work.remote_addr,
                 len.into(),
@@ -565,6 +581,7 @@ fn finish_receive(world: &mut World, peer: QpKey, outcome: impl FnOnce(Completio
                 queue: WorkQueue::Recv,
                 wr_id: held.work.wr_id,
                 next_index: held.work.next_index,
+                srqn: held.work.srqn,
                 status: Status::Success,
                 opcode: WcOpcode::Recv,
                 byte_len: 0,
@@ -588,6 +605,7 @@ fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, byte
                 queue: WorkQueue::Send,
                 wr_id: held.work.wr_id,
                 next_index: held.work.next_index,
+                srqn: 0,
                 status,
                 opcode: held.work.op.wc_opcode(),
                 byte_len,

@@ -8,4 +8,4 @@ mod pages;
 mod work;
 
 pub use cq::{Announce, Cq};
-pub use work::{RecvRing, SendRing};
+pub use work::{RecvRing, RingBroken, SendRing};

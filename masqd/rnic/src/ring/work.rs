@@ -1,7 +1,7 @@
-use masq_driver::{DriverError, WorkQueueAttr};
+use masq_driver::{DriverError, QpType, WorkQueueAttr};
 use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
-use vrdma_abi::control::QP_TYPE_RC;
+use vrdma_abi::control::{QP_TYPE_GSI, QP_TYPE_RC, QP_TYPE_UC, QP_TYPE_UD, QP_TYPE_XRC_INI, QP_TYPE_XRC_TGT};
 use vrdma_abi::ring::{
     AtomicSegment, RecvHeader, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, STRIDE_SHIFT_MAX,
     STRIDE_SHIFT_MIN, SendHeader, WorkHeader, recv_stride_shift, send_stride_shift,
@@ -14,6 +14,7 @@ use crate::memory::{GuestMemory, Span};
 use crate::transport::{RecvWork, SendOp, SendWork, Sge, Status};
 
 const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
+const TAKEN: usize = std::mem::offset_of!(WorkHeader, taken);
 const SGE_BYTES: usize = vrdma_abi::ring::Sge::SIZE;
 
 /// The ring can no longer be read: the guest announced more entries than it has, or its memory has gone. The queue
@@ -51,13 +52,23 @@ impl WorkRing {
     /// Whether the guest has posted what was not taken yet.
     fn has_work(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
         if self.consumer == self.producer {
-            let producer = self.pages.header(memory).and_then(|h| h.load_u32(PRODUCER)).ok_or(RingBroken)?;
-            if producer.wrapping_sub(self.consumer) > self.pages.entries() {
-                return Err(RingBroken);
-            }
-            self.producer = producer;
+            self.load_producer(memory)?;
         }
         Ok(self.consumer != self.producer)
+    }
+
+    fn load_producer(&mut self, memory: &GuestMemory) -> Result<(), RingBroken> {
+        let producer = self.pages.header(memory).and_then(|h| h.load_u32(PRODUCER)).ok_or(RingBroken)?;
+        if producer.wrapping_sub(self.consumer) > self.pages.entries() {
+            return Err(RingBroken);
+        }
+        self.producer = producer;
+        Ok(())
+    }
+
+    /// Entries that were posted and not taken, as far as is known without another look.
+    fn left(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
     }
 
     /// The next entry, which is taken.
@@ -86,9 +97,10 @@ pub struct SendRing {
 }
 
 impl SendRing {
-    /// A send queue with an empty ring.
+    /// A send queue with an empty ring, of a queue pair of this type.
     pub fn new(
         what: &str,
+        qp_type: QpType,
         attr: WorkQueueAttr,
         max_inline_bytes: u16,
         memory: &GuestMemory,
@@ -99,7 +111,7 @@ impl SendRing {
                 format!("{what}: {max_sge} entries and {max_inline_bytes} inline bytes are too many");
             return Err(DriverError::Invalid(refusal));
         }
-        if send_stride_shift(QP_TYPE_RC, max_sge.into(), max_inline_bytes.into())
+        if send_stride_shift(abi_type(qp_type), max_sge.into(), max_inline_bytes.into())
             .is_none_or(|needed| needed > stride)
         {
             return Err(DriverError::Invalid(format!("{what}: its entries do not fit its stride")));
@@ -182,7 +194,7 @@ impl SendRing {
     }
 }
 
-/// The receive queue of a queue pair.
+/// A receive queue, of one queue pair or shared.
 #[derive(Debug)]
 pub struct RecvRing {
     ring: WorkRing,
@@ -209,6 +221,20 @@ impl RecvRing {
         self.ring.reset();
     }
 
+    /// Whether fewer than `limit` requests are left.
+    pub fn has_fewer_than(&mut self, limit: u32, memory: &GuestMemory) -> Result<bool, RingBroken> {
+        if self.ring.left() < limit {
+            self.ring.load_producer(memory)?;
+        }
+        Ok(self.ring.left() < limit)
+    }
+
+    /// Tells the guest how many requests have been taken, so that it may reuse their entries.
+    pub fn publish_taken(&self, memory: &GuestMemory) -> Result<(), RingBroken> {
+        let stored = self.ring.pages.header(memory).is_some_and(|h| h.store_u32(TAKEN, self.ring.consumer));
+        if stored { Ok(()) } else { Err(RingBroken) }
+    }
+
     /// Takes the next request, if there is one. A request that makes no sense has a [`RecvWork::defect`].
     pub fn take(&mut self, memory: &GuestMemory, work: &mut RecvWork) -> Result<bool, RingBroken> {
         let Some(entry) = self.ring.take(memory)? else { return Ok(false) };
@@ -224,6 +250,17 @@ impl RecvRing {
             read_sges(entry, RecvHeader::SIZE, head.num_sge as usize, &mut work.sges)
         };
         Ok(true)
+    }
+}
+
+fn abi_type(qp_type: QpType) -> u8 {
+    match qp_type {
+        QpType::Rc => QP_TYPE_RC,
+        QpType::Uc => QP_TYPE_UC,
+        QpType::Ud => QP_TYPE_UD,
+        QpType::Gsi => QP_TYPE_GSI,
+        QpType::XrcIni => QP_TYPE_XRC_INI,
+        QpType::XrcTgt => QP_TYPE_XRC_TGT,
     }
 }
 

@@ -61,6 +61,7 @@ impl Attributes {
     /// Judges a change of a queue pair in state `state` and returns the attributes and the state behind it.
     pub(super) fn changed(
         &self,
+        qp_type: QpType,
         state: QpState,
         change: &QpChange,
     ) -> Result<(Attributes, QpState), DriverError> {
@@ -70,9 +71,9 @@ impl Attributes {
         let to = change.to.unwrap_or(state);
         // Port and partition key have no place in a change: the session has judged them.
         let elsewhere = AttrMask::PORT | AttrMask::PKEY_INDEX;
-        let required = transition(QpType::Rc, state, to).map_or(AttrMask::NONE, |t| t.required);
+        let required = transition(qp_type, state, to).map_or(AttrMask::NONE, |t| t.required);
         let given = change.attributes() | required.without(required.without(elsewhere));
-        check_transition(QpType::Rc, state, to, given).map_err(|e| DriverError::Invalid(e.to_string()))?;
+        check_transition(qp_type, state, to, given).map_err(|e| DriverError::Invalid(e.to_string()))?;
 
         let mut next = if to == QpState::Reset { Attributes::default() } else { self.clone() };
         set(&mut next.access, change.access);
@@ -150,18 +151,18 @@ mod tests {
         let attributes = Attributes::default();
         let change = |to| QpChange { to: Some(to), ..QpChange::default() };
         let init = QpChange { access: Some(Access::default()), ..change(QpState::Init) };
-        assert!(attributes.changed(QpState::Reset, &init).is_ok());
+        assert!(attributes.changed(QpType::Rc, QpState::Reset, &init).is_ok());
         assert!(matches!(
-            attributes.changed(QpState::Reset, &change(QpState::Init)),
+            attributes.changed(QpType::Rc, QpState::Reset, &change(QpState::Init)),
             Err(DriverError::Invalid(_))
         ));
         let from = QpChange { from: Some(QpState::Rts), ..change(QpState::Err) };
         assert!(matches!(
-            attributes.changed(QpState::Rtr, &from),
+            attributes.changed(QpType::Rc, QpState::Rtr, &from),
             Err(DriverError::WrongState(QpState::Rtr))
         ));
         let too_many = QpChange { retry_cnt: Some(8), ..QpChange::default() };
-        let e = attributes.changed(QpState::Sqd, &too_many).unwrap_err();
+        let e = attributes.changed(QpType::Rc, QpState::Sqd, &too_many).unwrap_err();
         assert_eq!(e.to_string(), "retry_cnt is 8, at most 7 is possible");
     }
 }

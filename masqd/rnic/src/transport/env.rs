@@ -46,6 +46,11 @@ pub trait Env {
     /// Takes the next receive request, as [`Env::next_send`].
     fn next_recv(&mut self, work: &mut RecvWork) -> bool;
 
+    /// Takes the next receive request that this queue pair flushes in ERR. Those in a shared receive queue are others' too and stay.
+    fn next_recv_to_flush(&mut self, work: &mut RecvWork) -> bool {
+        self.next_recv(work)
+    }
+
     /// Writes a completion.
     fn complete(&mut self, completion: &Completion);
 
@@ -300,6 +305,8 @@ pub struct RecvWork {
     pub wr_id: u64,
     /// Free-running index of the ring's entry behind this one.
     pub next_index: u32,
+    /// Number of the shared receive queue that it comes from, when that is one for XRC; else 0.
+    pub srqn: u32,
     /// A reason to fail it when its turn comes.
     pub defect: Option<Status>,
     /// Where the data goes.
@@ -329,6 +336,8 @@ pub struct Completion {
     pub wr_id: u64,
     /// The request's; all ring entries below may be reused.
     pub next_index: u32,
+    /// The request's [`RecvWork::srqn`].
+    pub srqn: u32,
     /// How it went.
     pub status: Status,
     /// What was done.
@@ -504,6 +513,8 @@ pub enum QpEvent {
     CommEstablished,
     /// The send queue is drained, as was asked for.
     SqDrained,
+    /// In ERR, it takes no more receives from its shared receive queue.
+    LastWqe,
 }
 
 #[cfg(test)]

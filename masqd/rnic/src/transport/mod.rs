@@ -40,7 +40,7 @@ mod time;
 
 use core::time::Duration;
 
-use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus};
+use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
 use masq_types::Psn;
 use masq_wire::{Parsed, Transport};
 
@@ -61,6 +61,10 @@ pub use time::Time;
 /// What does not change in the life of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpConfig {
+    /// Its type.
+    pub qp_type: QpType,
+    /// Its receives come from a shared receive queue.
+    pub shared_receives: bool,
     /// Every send is signalled, whatever it says.
     pub signal_all: bool,
     /// Packets that may be on their way unacknowledged, counting expected read responses; 1 to 2^22.
@@ -83,6 +87,8 @@ pub struct QpConfig {
 impl Default for QpConfig {
     fn default() -> Self {
         Self {
+            qp_type: QpType::Rc,
+            shared_receives: false,
             signal_all: false,
             window_packets: 256,
             ack_every: 32,
@@ -214,7 +220,7 @@ impl QpCore {
     /// completions; the caller resets the rings. Into ERR flushes both queues and sends nothing more.
     pub fn modify<E: Env>(&mut self, now: Time, env: &mut E, change: &QpChange) -> Result<(), DriverError> {
         let from = self.state;
-        let (attributes, to) = self.attributes.changed(from, change)?;
+        let (attributes, to) = self.attributes.changed(self.config.qp_type, from, change)?;
         self.attributes = attributes;
         match (from, to) {
             (_, QpState::Reset) => {
@@ -222,6 +228,7 @@ impl QpCore {
                 self.responder = Responder::default();
                 self.flushing = false;
             }
+            (QpState::Err, QpState::Err) => {}
             (_, QpState::Err) => {
                 self.responder.silence();
                 self.enter_error(env);
@@ -366,6 +373,9 @@ impl QpCore {
         self.requester.flush(env, &mut self.counters);
         self.responder.flush(env, &mut self.counters);
         self.flush_rings(env);
+        if self.config.shared_receives {
+            env.event(QpEvent::LastWqe);
+        }
     }
 
     /// Completes requests that are still in the rings as flushed, a bounded number of them.
@@ -377,7 +387,7 @@ impl QpCore {
             sends += 1;
         }
         let mut recv = RecvWork::default();
-        while recvs < FLUSH_BUDGET && env.next_recv(&mut recv) {
+        while recvs < FLUSH_BUDGET && env.next_recv_to_flush(&mut recv) {
             flush_recv(env, &mut self.counters, &recv);
             recvs += 1;
         }

@@ -453,6 +453,7 @@ fn completion(work: &SendWork, byte_len: u32, status: Status, cause: Cause) -> C
         queue: WorkQueue::Send,
         wr_id: work.wr_id,
         next_index: work.next_index,
+        srqn: 0,
         status,
         opcode: work.op.wc_opcode(),
         byte_len,

@@ -526,6 +526,7 @@ fn completion(work: &RecvWork, status: Status, cause: Cause) -> Completion {
         queue: WorkQueue::Recv,
         wr_id: work.wr_id,
         next_index: work.next_index,
+        srqn: work.srqn,
         status,
         opcode: WcOpcode::Recv,
         byte_len: 0,

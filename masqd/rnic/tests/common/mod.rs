@@ -2,6 +2,8 @@
 #![allow(dead_code)] // Each test file uses its part.
 #![allow(unsafe_code)] // Maps guest memory and hands out pointers into it.
 
+pub mod two;
+
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -17,7 +19,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use vm_memory::{FileOffset, MmapRegion};
 use vrdma_abi::control::HANDLE_NONE;
 use vrdma_abi::ring::{self, Cqe, ring_pages};
-use vrdma_rings::{CqRing, Doorbells, Mapping, RecvRing, SendRequest, SendRing};
+use vrdma_rings::{CqRing, Doorbells, Mapping, RecvRing, SendRequest, SendRing, SharedRecvRing};
 
 pub const PAGE: u64 = 4096;
 pub const SLOTS: u64 = masq_rnic::limits::SLOTS as u64;
@@ -143,6 +145,12 @@ pub struct TestCq {
     pub gpa: u64,
 }
 
+pub struct TestSrq {
+    pub handle: SrqHandle,
+    pub ring: SharedRecvRing<Mapping>,
+    pub gpa: u64,
+}
+
 pub struct TestQp {
     pub handle: QpHandle,
     pub wire: WireQpn,
@@ -259,6 +267,29 @@ impl Guest {
         let attr = CqAttr { cq: handle, entries, vector: 1, ring: self.pages(gpa, pages) };
         net.execute(self.engine, Command::CreateCq { vnic: self.id, cq: attr }).unwrap();
         TestCq { handle, ring: CqRing::new(self.mapping(gpa, pages), entries).unwrap(), gpa }
+    }
+
+    pub fn srq(&mut self, net: &mut Net, xrc: Option<XrcSrq>) -> TestSrq {
+        const ENTRIES: u32 = 64;
+        let pages = ring_pages(ENTRIES, 7);
+        let gpa = self.alloc(pages);
+        let handle = SrqHandle(self.handle());
+        let queue =
+            WorkQueueAttr { entries: ENTRIES, stride_shift: 7, max_sge: 4, ring: self.pages(gpa, pages) };
+        let srq = SrqAttr { srq: handle, pd: PD, xrc, limit: 0, queue };
+        net.execute(self.engine, Command::CreateSrq { vnic: self.id, srq }).unwrap();
+        let ring = SharedRecvRing::new(self.mapping(gpa, pages), ENTRIES, 7).unwrap();
+        TestSrq { handle, ring, gpa }
+    }
+
+    /// A queue pair that takes its receives from `srq`.
+    pub fn qp_with_srq(&mut self, net: &mut Net, cq: &TestCq, srq: &TestSrq) -> TestQp {
+        self.qp_with(net, cq, cq, |init| init.receives = Receives::Shared(srq.handle))
+    }
+
+    pub fn post_srq_recv(&self, srq: &mut TestSrq, wr_id: u64, sges: &[ring::Sge]) {
+        srq.ring.post(wr_id, sges).unwrap();
+        srq.ring.publish();
     }
 
     pub fn qp(&mut self, net: &mut Net, send_cq: &TestCq, recv_cq: &TestCq) -> TestQp {
