@@ -62,8 +62,11 @@ void vrdma_backing_free(struct vrdma_backing *backing)
 	vrdma_backing_free_tables(backing);
 	for (int i = 0; i < ARRAY_SIZE(backing->pages); i++)
 		vrdma_pages_put(backing->pages[i]);
+	vrdma_pages_put(backing->next_pages);
 	if (backing->umem)
 		ib_umem_release(backing->umem);
+	if (backing->next_umem)
+		ib_umem_release(backing->next_umem);
 	kfree(backing);
 }
 
@@ -145,6 +148,87 @@ int vrdma_backing_create(struct vrdma_backing *backing, struct vrdma_cmd **cmd)
 		vrdma_backing_retire(backing);
 	else if (err)
 		vrdma_backing_free(backing);
+	return err;
+}
+
+/*
+ * Allocates the ring pages[@index] of @entries and their header, and describes it for the host. The
+ * rings of user space (@udata) are charged.
+ */
+int vrdma_ring_alloc(struct vrdma_backing *backing, int index, u32 entries, u8 stride_shift,
+		     struct ib_udata *udata, struct vrdma_page_table *out)
+{
+	struct vrdma_pages *pages = vrdma_ring_pages_alloc(entries, stride_shift, udata);
+
+	if (IS_ERR(pages))
+		return PTR_ERR(pages);
+	backing->pages[index] = pages;
+	return vrdma_table_write(&backing->table[index], pages, out);
+}
+
+/* Returns a change of the object's memory to be filled in, or an error pointer. */
+struct vrdma_change *vrdma_change_alloc(struct vrdma_backing *backing)
+{
+	struct vrdma_change *change;
+
+	/* The host has not said what became of an earlier change. */
+	if (backing->next_umem || backing->next_pages)
+		return ERR_PTR(-EIO);
+	change = kzalloc(sizeof(*change), GFP_KERNEL);
+	if (!change)
+		return ERR_PTR(-ENOMEM);
+	vrdma_table_init(&change->table);
+	return change;
+}
+
+static void vrdma_change_free(struct vrdma_change *change)
+{
+	vrdma_table_free(&change->table);
+	kfree(change);
+}
+
+static void vrdma_change_late(struct vrdma_cmd *cmd)
+{
+	vrdma_change_free(container_of(cmd, struct vrdma_change, cmd));
+}
+
+/* Drops what was to take the place of the object's memory. */
+void vrdma_change_cancel(struct vrdma_backing *backing, struct vrdma_change *change)
+{
+	vrdma_pages_put(backing->next_pages);
+	backing->next_pages = NULL;
+	if (backing->next_umem)
+		ib_umem_release(backing->next_umem);
+	backing->next_umem = NULL;
+	vrdma_change_free(change);
+}
+
+/*
+ * Sends the command of a change, and consumes it. When the host agrees, next_umem and next_pages
+ * take the place of umem and pages[0], which are freed. When it refuses, they are freed, and nothing
+ * has changed. When it does not answer, it may use both, which are kept until the object's end.
+ */
+int vrdma_change_exec(struct vrdma_backing *backing, struct vrdma_change *change)
+{
+	struct vrdma_cmd *cmd = &change->cmd;
+	int err;
+
+	cmd->late = vrdma_change_late;
+	err = vrdma_ctrl_exec(backing->ibd->dev, &cmd, VRDMA_TIMEOUT);
+	/* Left with the device. */
+	if (!cmd)
+		return err;
+	if (err == -EPROTO) {
+		vrdma_change_free(change);
+		return err;
+	}
+	if (!err) {
+		if (backing->next_umem)
+			swap(backing->umem, backing->next_umem);
+		if (backing->next_pages)
+			swap(backing->pages[0], backing->next_pages);
+	}
+	vrdma_change_cancel(backing, change);
 	return err;
 }
 

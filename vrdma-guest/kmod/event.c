@@ -23,39 +23,41 @@ static struct vrdma_object *vrdma_object_find(struct vrdma_ibdev *ibd, u32 handl
 	return object && object->kind == kind ? object : NULL;
 }
 
-static void vrdma_qp_event(struct vrdma_ibdev *ibd, u32 handle, enum ib_event_type type)
+static void vrdma_object_event(struct vrdma_ibdev *ibd, u32 handle, enum vrdma_object_kind kind,
+			       enum ib_event_type type)
 {
 	struct ib_event event = { .device = &ibd->ib, .event = type };
 	struct vrdma_object *object;
+	struct ib_srq *srq;
+	struct ib_cq *cq;
 	struct ib_qp *qp;
 	unsigned long flags;
 
 	xa_lock_irqsave(&ibd->objects, flags);
-	object = vrdma_object_find(ibd, handle, VRDMA_OBJECT_QP);
-	if (object) {
+	object = vrdma_object_find(ibd, handle, kind);
+	if (!object)
+		goto out;
+	switch (kind) {
+	case VRDMA_OBJECT_QP:
 		qp = &container_of(object, struct vrdma_qp, object)->ib;
 		event.element.qp = qp;
 		if (qp->event_handler)
 			qp->event_handler(&event, qp->qp_context);
-	}
-	xa_unlock_irqrestore(&ibd->objects, flags);
-}
-
-static void vrdma_cq_event(struct vrdma_ibdev *ibd, u32 handle, enum ib_event_type type)
-{
-	struct ib_event event = { .device = &ibd->ib, .event = type };
-	struct vrdma_object *object;
-	struct ib_cq *cq;
-	unsigned long flags;
-
-	xa_lock_irqsave(&ibd->objects, flags);
-	object = vrdma_object_find(ibd, handle, VRDMA_OBJECT_CQ);
-	if (object) {
+		break;
+	case VRDMA_OBJECT_CQ:
 		cq = &container_of(object, struct vrdma_cq, object)->ib;
 		event.element.cq = cq;
 		if (cq->event_handler)
 			cq->event_handler(&event, cq->cq_context);
+		break;
+	case VRDMA_OBJECT_SRQ:
+		srq = &container_of(object, struct vrdma_srq, object)->ib;
+		event.element.srq = srq;
+		if (srq->event_handler)
+			srq->event_handler(&event, srq->srq_context);
+		break;
 	}
+out:
 	xa_unlock_irqrestore(&ibd->objects, flags);
 }
 
@@ -75,38 +77,43 @@ static void vrdma_completion(struct vrdma_ibdev *ibd, u32 handle)
 	xa_unlock_irqrestore(&ibd->objects, flags);
 }
 
+/* Whom an event is for, and what it is there called. */
+static const struct {
+	enum vrdma_object_kind kind;
+	enum ib_event_type type;
+} vrdma_object_events[] = {
+	[VRDMA_EVENT_QP_FATAL] = { VRDMA_OBJECT_QP, IB_EVENT_QP_FATAL },
+	[VRDMA_EVENT_QP_REQ_ERR] = { VRDMA_OBJECT_QP, IB_EVENT_QP_REQ_ERR },
+	[VRDMA_EVENT_QP_ACCESS_ERR] = { VRDMA_OBJECT_QP, IB_EVENT_QP_ACCESS_ERR },
+	[VRDMA_EVENT_COMM_EST] = { VRDMA_OBJECT_QP, IB_EVENT_COMM_EST },
+	[VRDMA_EVENT_SQ_DRAINED] = { VRDMA_OBJECT_QP, IB_EVENT_SQ_DRAINED },
+	[VRDMA_EVENT_QP_LAST_WQE] = { VRDMA_OBJECT_QP, IB_EVENT_QP_LAST_WQE_REACHED },
+	[VRDMA_EVENT_CQ_ERR] = { VRDMA_OBJECT_CQ, IB_EVENT_CQ_ERR },
+	[VRDMA_EVENT_SRQ_LIMIT] = { VRDMA_OBJECT_SRQ, IB_EVENT_SRQ_LIMIT_REACHED },
+	[VRDMA_EVENT_SRQ_ERR] = { VRDMA_OBJECT_SRQ, IB_EVENT_SRQ_ERR },
+};
+
+static void vrdma_device_fatal(struct vrdma_ibdev *ibd, u64 epoch)
+{
+	vrdma_ibdev_set_gone(ibd);
+	if (READ_ONCE(ibd->registered))
+		vrdma_dispatch(ibd, IB_EVENT_DEVICE_FATAL);
+	/* Nothing of this epoch comes back. */
+	WRITE_ONCE(ibd->dev->dead_epoch, epoch);
+	vrdma_poke_monitor(ibd->dev, 0);
+}
+
 static void vrdma_async_event(struct vrdma_ibdev *ibd, const struct vrdma_async_event *event)
 {
-	switch (event->kind) {
-	case VRDMA_EVENT_QP_FATAL:
-		vrdma_qp_event(ibd, event->handle, IB_EVENT_QP_FATAL);
-		break;
-	case VRDMA_EVENT_QP_REQ_ERR:
-		vrdma_qp_event(ibd, event->handle, IB_EVENT_QP_REQ_ERR);
-		break;
-	case VRDMA_EVENT_QP_ACCESS_ERR:
-		vrdma_qp_event(ibd, event->handle, IB_EVENT_QP_ACCESS_ERR);
-		break;
-	case VRDMA_EVENT_COMM_EST:
-		vrdma_qp_event(ibd, event->handle, IB_EVENT_COMM_EST);
-		break;
-	case VRDMA_EVENT_SQ_DRAINED:
-		vrdma_qp_event(ibd, event->handle, IB_EVENT_SQ_DRAINED);
-		break;
-	case VRDMA_EVENT_CQ_ERR:
-		vrdma_cq_event(ibd, event->handle, IB_EVENT_CQ_ERR);
-		break;
-	case VRDMA_EVENT_DEVICE_FATAL:
-		vrdma_ibdev_set_gone(ibd);
-		if (READ_ONCE(ibd->registered))
-			vrdma_dispatch(ibd, IB_EVENT_DEVICE_FATAL);
-		/* Nothing of this epoch comes back. */
-		WRITE_ONCE(ibd->dev->dead_epoch, event->epoch);
-		vrdma_poke_monitor(ibd->dev, 0);
-		break;
-	default:
-		ibdev_dbg(&ibd->ib, "unknown event %u\n", event->kind);
-	}
+	u32 kind = event->kind;
+
+	if (kind == VRDMA_EVENT_DEVICE_FATAL)
+		vrdma_device_fatal(ibd, event->epoch);
+	else if (kind && kind < ARRAY_SIZE(vrdma_object_events))
+		vrdma_object_event(ibd, event->handle, vrdma_object_events[kind].kind,
+				   vrdma_object_events[kind].type);
+	else
+		ibdev_dbg(&ibd->ib, "unknown event %u\n", kind);
 }
 
 static int vrdma_post(struct virtqueue *vq, void *buffer, unsigned int bytes, gfp_t gfp)

@@ -8,6 +8,7 @@
 #include <linux/netdevice.h>
 #include <net/addrconf.h>
 #include <rdma/ib_addr.h>
+#include <rdma/ib_mad.h>
 
 #include "vrdma.h"
 
@@ -17,6 +18,8 @@
 #define VRDMA_PART_ID (0x1040 + VRDMA_VIRTIO_ID)
 /* Local CA ACK delay: 4.096 us * 2^15, about 134 ms, as software devices need on a busy host. */
 #define VRDMA_ACK_DELAY 15
+/* Completions are timed in nanoseconds. */
+#define VRDMA_CLOCK_KHZ 1000000
 
 static const struct vrdma_config *vrdma_cfg(struct ib_device *ib)
 {
@@ -33,8 +36,12 @@ static int vrdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->vendor_id = VRDMA_VENDOR_ID;
 	attr->vendor_part_id = VRDMA_PART_ID;
 	attr->hw_ver = 1;
-	attr->device_cap_flags = IB_DEVICE_RC_RNR_NAK_GEN | IB_DEVICE_SYS_IMAGE_GUID |
-				 IB_DEVICE_PORT_ACTIVE_EVENT;
+	attr->device_cap_flags = IB_DEVICE_CURR_QP_STATE_MOD | IB_DEVICE_PORT_ACTIVE_EVENT |
+				 IB_DEVICE_SYS_IMAGE_GUID | IB_DEVICE_RC_RNR_NAK_GEN;
+	if (cfg->max_mws)
+		attr->device_cap_flags |= IB_DEVICE_MEM_WINDOW | IB_DEVICE_MEM_WINDOW_TYPE_2B;
+	if (cfg->max_srqs)
+		attr->device_cap_flags |= IB_DEVICE_XRC;
 	attr->atomic_cap = IB_ATOMIC_HCA;
 	attr->max_mr_size = cfg->max_mr_bytes;
 	attr->page_size_cap = cfg->page_size_cap;
@@ -46,12 +53,20 @@ static int vrdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->max_cq = min_t(u32, cfg->max_cqs, INT_MAX);
 	attr->max_cqe = min_t(u32, cfg->max_cqe, INT_MAX);
 	attr->max_mr = min_t(u32, cfg->max_mrs, INT_MAX);
+	attr->max_mw = min_t(u32, cfg->max_mws, INT_MAX);
 	attr->max_pd = min_t(u32, cfg->max_pds, INT_MAX);
+	attr->max_srq = min_t(u32, cfg->max_srqs, INT_MAX);
+	attr->max_srq_wr = min_t(u32, cfg->max_srq_wr, INT_MAX);
+	attr->max_srq_sge = cfg->max_srq_sge;
+	/* Address handles are the guest's alone. */
+	attr->max_ah = INT_MAX;
 	attr->max_qp_rd_atom = cfg->max_dest_rd_atomic;
 	attr->max_qp_init_rd_atom = cfg->max_rd_atomic;
 	attr->max_res_rd_atom = min_t(u64, (u64)cfg->max_qps * cfg->max_dest_rd_atomic, INT_MAX);
 	attr->max_pkeys = 1;
 	attr->local_ca_ack_delay = VRDMA_ACK_DELAY;
+	attr->timestamp_mask = U64_MAX;
+	attr->hca_core_clock = VRDMA_CLOCK_KHZ;
 	return 0;
 }
 
@@ -127,6 +142,7 @@ static int vrdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 	attr->active_mtu = vrdma_active_mtu(ibd);
 	attr->gid_tbl_len = VRDMA_GID_TABLE_LEN;
 	attr->ip_gids = true;
+	attr->port_cap_flags = IB_PORT_CM_SUP;
 	attr->max_msg_sz = cfg->max_msg_bytes;
 	attr->pkey_tbl_len = 1;
 	attr->max_vl_num = 1;
@@ -166,19 +182,25 @@ static const struct ib_device_ops vrdma_ops = {
 	.uverbs_abi_ver = VRDMA_UVERBS_ABI,
 
 	.add_gid = vrdma_add_gid,
+	.alloc_mw = vrdma_alloc_mw,
 	.alloc_pd = vrdma_alloc_pd,
 	.alloc_ucontext = vrdma_alloc_ucontext,
+	.alloc_xrcd = vrdma_alloc_xrcd,
 	.create_ah = vrdma_create_ah,
 	.create_cq = vrdma_create_cq,
 	.create_qp = vrdma_create_qp,
+	.create_srq = vrdma_create_srq,
 	.create_user_ah = vrdma_create_ah,
+	.dealloc_mw = vrdma_dealloc_mw,
 	.dealloc_pd = vrdma_dealloc_pd,
 	.dealloc_ucontext = vrdma_dealloc_ucontext,
+	.dealloc_xrcd = vrdma_dealloc_xrcd,
 	.del_gid = vrdma_del_gid,
 	.dereg_mr = vrdma_dereg_mr,
 	.destroy_ah = vrdma_destroy_ah,
 	.destroy_cq = vrdma_destroy_cq,
 	.destroy_qp = vrdma_destroy_qp,
+	.destroy_srq = vrdma_destroy_srq,
 	.disassociate_ucontext = vrdma_disassociate_ucontext,
 	.get_dev_fw_str = vrdma_get_fw_str,
 	.get_link_layer = vrdma_get_link_layer,
@@ -186,17 +208,24 @@ static const struct ib_device_ops vrdma_ops = {
 	.mmap = vrdma_mmap,
 	.mmap_free = vrdma_mmap_free,
 	.modify_qp = vrdma_modify_qp,
+	.modify_srq = vrdma_modify_srq,
 	.query_device = vrdma_query_device,
 	.query_pkey = vrdma_query_pkey,
 	.query_port = vrdma_query_port,
 	.query_qp = vrdma_query_qp,
+	.query_srq = vrdma_query_srq,
 	.reg_user_mr = vrdma_reg_user_mr,
+	.rereg_user_mr = vrdma_rereg_user_mr,
+	.resize_cq = vrdma_resize_cq,
 
 	INIT_RDMA_OBJ_SIZE(ib_ah, vrdma_ah, ib),
 	INIT_RDMA_OBJ_SIZE(ib_cq, vrdma_cq, ib),
+	INIT_RDMA_OBJ_SIZE(ib_mw, vrdma_mw, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, vrdma_pd, ib),
 	INIT_RDMA_OBJ_SIZE(ib_qp, vrdma_qp, ib),
+	INIT_RDMA_OBJ_SIZE(ib_srq, vrdma_srq, ib),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, vrdma_ucontext, ib),
+	INIT_RDMA_OBJ_SIZE(ib_xrcd, vrdma_xrcd, ib),
 };
 
 static void vrdma_set_live(struct vrdma_ibdev *ibd, u32 live)

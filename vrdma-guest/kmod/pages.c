@@ -70,6 +70,17 @@ struct vrdma_pages *vrdma_pages_alloc(u32 count, bool charge)
 	return pages;
 }
 
+/*
+ * Returns the pages of a ring of @entries and the header before them, which takes the place of one.
+ * User space, which has @udata, is charged.
+ */
+struct vrdma_pages *vrdma_ring_pages_alloc(u32 entries, u8 stride_shift, struct ib_udata *udata)
+{
+	u32 count = DIV_ROUND_UP_ULL(((u64)entries + 1) << stride_shift, PAGE_SIZE);
+
+	return vrdma_pages_alloc(count, udata != NULL);
+}
+
 void vrdma_pages_get(struct vrdma_pages *pages)
 {
 	refcount_inc(&pages->refs);

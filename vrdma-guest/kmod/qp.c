@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Queue pairs: reliable connected ones of user space.
+ * Queue pairs: the kernel makes them and moves them through their states.
  */
 #include <linux/etherdevice.h>
 #include <linux/log2.h>
@@ -10,6 +10,11 @@
 #include "vrdma.h"
 
 /* The values of the contract are those of verbs, so states, masks and rights pass as they are. */
+static_assert(VRDMA_QP_TYPE_RC == (int)IB_QPT_RC);
+static_assert(VRDMA_QP_TYPE_UC == (int)IB_QPT_UC);
+static_assert(VRDMA_QP_TYPE_UD == (int)IB_QPT_UD);
+static_assert(VRDMA_QP_TYPE_XRC_INI == (int)IB_QPT_XRC_INI);
+static_assert(VRDMA_QP_TYPE_XRC_TGT == (int)IB_QPT_XRC_TGT);
 static_assert(VRDMA_QP_STATE_RESET == (int)IB_QPS_RESET);
 static_assert(VRDMA_QP_STATE_ERR == (int)IB_QPS_ERR);
 static_assert(VRDMA_QP_ATTR_STATE == (int)IB_QP_STATE);
@@ -35,80 +40,165 @@ static u8 vrdma_stride_shift(u32 bytes)
 	return max_t(u32, order_base_2(bytes), VRDMA_STRIDE_SHIFT_MIN);
 }
 
-static u8 vrdma_send_stride_shift(u32 max_sge, u32 max_inline)
+/* What stands before the data in each entry of a send queue. */
+static u32 vrdma_send_head_bytes(u8 qp_type)
 {
-	/* An atomic has one scatter/gather entry behind its segment, whatever was asked for. */
-	u32 data = max3(max_sge * (u32)sizeof(struct vrdma_sge), max_inline,
-			(u32)(sizeof(struct vrdma_atomic_segment) + sizeof(struct vrdma_sge)));
-
-	return vrdma_stride_shift(sizeof(struct vrdma_send_header) + data);
+	switch (qp_type) {
+	case VRDMA_QP_TYPE_UD:
+	case VRDMA_QP_TYPE_GSI:
+		return sizeof(struct vrdma_send_header) + sizeof(struct vrdma_datagram_segment);
+	case VRDMA_QP_TYPE_XRC_INI:
+		return sizeof(struct vrdma_send_header) + sizeof(struct vrdma_xrc_segment);
+	default:
+		return sizeof(struct vrdma_send_header);
+	}
 }
 
-static u8 vrdma_recv_stride_shift(u32 max_sge)
+/* An atomic has one scatter/gather entry behind its segment, whatever was asked for. */
+#define VRDMA_ATOMIC_BYTES (sizeof(struct vrdma_atomic_segment) + sizeof(struct vrdma_sge))
+/* Bindings and registrations fit where an atomic does. */
+static_assert(sizeof(struct vrdma_bind_segment) <= VRDMA_ATOMIC_BYTES);
+static_assert(sizeof(struct vrdma_reg_segment) <= VRDMA_ATOMIC_BYTES);
+
+static u8 vrdma_send_stride_shift(u8 qp_type, u32 max_sge, u32 max_inline)
+{
+	u32 data = max3(max_sge * (u32)sizeof(struct vrdma_sge), max_inline,
+			(u32)VRDMA_ATOMIC_BYTES);
+
+	return vrdma_stride_shift(vrdma_send_head_bytes(qp_type) + data);
+}
+
+u8 vrdma_recv_stride_shift(u32 max_sge)
 {
 	return vrdma_stride_shift(sizeof(struct vrdma_recv_header) +
 				  max_sge * sizeof(struct vrdma_sge));
 }
 
-static u32 vrdma_ring_pages(u32 entries, u8 stride_shift)
-{
-	/* The header takes the place of one entry. */
-	return DIV_ROUND_UP_ULL(((u64)entries + 1) << stride_shift, PAGE_SIZE);
-}
-
 /* Checks what was asked for and writes it, rounded up, into @req and back into @cap. */
-static int vrdma_qp_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
+static int vrdma_sq_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
 			 struct vrdma_create_qp *req)
 {
-	if (cap->max_send_wr > cfg->max_qp_wr || cap->max_recv_wr > cfg->max_qp_wr ||
-	    cap->max_send_sge > cfg->max_send_sge || cap->max_recv_sge > cfg->max_recv_sge ||
+	if (cap->max_send_wr > cfg->max_qp_wr || cap->max_send_sge > cfg->max_send_sge ||
 	    cap->max_inline_data > cfg->max_inline_bytes)
 		return -EINVAL;
-
 	cap->max_send_wr = roundup_pow_of_two(max(cap->max_send_wr, 1U));
-	cap->max_recv_wr = roundup_pow_of_two(max(cap->max_recv_wr, 1U));
 	cap->max_send_sge = max(cap->max_send_sge, 1U);
-	cap->max_recv_sge = max(cap->max_recv_sge, 1U);
-	if (cap->max_send_wr > cfg->max_qp_wr || cap->max_recv_wr > cfg->max_qp_wr)
+	if (cap->max_send_wr > cfg->max_qp_wr)
 		return -EINVAL;
 
 	req->sq_entries = cap->max_send_wr;
-	req->rq_entries = cap->max_recv_wr;
 	req->max_send_sge = cap->max_send_sge;
-	req->max_recv_sge = cap->max_recv_sge;
-	req->sq_stride_shift = vrdma_send_stride_shift(cap->max_send_sge, cap->max_inline_data);
-	req->rq_stride_shift = vrdma_recv_stride_shift(cap->max_recv_sge);
-	if (req->sq_stride_shift > VRDMA_STRIDE_SHIFT_MAX ||
-	    req->rq_stride_shift > VRDMA_STRIDE_SHIFT_MAX)
+	req->sq_stride_shift = vrdma_send_stride_shift(req->qp_type, cap->max_send_sge,
+						       cap->max_inline_data);
+	if (req->sq_stride_shift > VRDMA_STRIDE_SHIFT_MAX)
 		return -EINVAL;
 
 	/* What the stride has room for may as well be used. */
 	cap->max_inline_data =
 		min_t(u32, cfg->max_inline_bytes,
-		      (1U << req->sq_stride_shift) - sizeof(struct vrdma_send_header));
+		      (1U << req->sq_stride_shift) - vrdma_send_head_bytes(req->qp_type));
 	req->max_inline_bytes = cap->max_inline_data;
 	return 0;
 }
 
-static int vrdma_qp_alloc_ring(struct vrdma_backing *backing, int index, u32 entries,
-			       u8 stride_shift, struct vrdma_page_table *out)
+/* The same for the receive queue. */
+static int vrdma_rq_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
+			 struct vrdma_create_qp *req)
 {
-	struct vrdma_pages *pages = vrdma_pages_alloc(vrdma_ring_pages(entries, stride_shift), true);
+	if (cap->max_recv_wr > cfg->max_qp_wr || cap->max_recv_sge > cfg->max_recv_sge)
+		return -EINVAL;
+	cap->max_recv_wr = roundup_pow_of_two(max(cap->max_recv_wr, 1U));
+	cap->max_recv_sge = max(cap->max_recv_sge, 1U);
+	if (cap->max_recv_wr > cfg->max_qp_wr)
+		return -EINVAL;
 
-	if (IS_ERR(pages))
-		return PTR_ERR(pages);
-	backing->pages[index] = pages;
-	return vrdma_table_write(&backing->table[index], pages, out);
+	req->rq_entries = cap->max_recv_wr;
+	req->max_recv_sge = cap->max_recv_sge;
+	req->rq_stride_shift = vrdma_recv_stride_shift(cap->max_recv_sge);
+	return req->rq_stride_shift > VRDMA_STRIDE_SHIFT_MAX ? -EINVAL : 0;
 }
 
-static int vrdma_qp_map(struct vrdma_qp *qp, struct ib_ucontext *ucontext,
-			const struct vrdma_create_qp *req,
+static bool vrdma_has_sq(const struct ib_qp_init_attr *attr)
+{
+	return attr->qp_type != IB_QPT_XRC_TGT;
+}
+
+static bool vrdma_has_rq(const struct ib_qp_init_attr *attr)
+{
+	return !attr->srq && attr->qp_type != IB_QPT_XRC_INI && attr->qp_type != IB_QPT_XRC_TGT;
+}
+
+/* Sizes the queues that the queue pair has, and makes them. */
+static int vrdma_qp_rings(struct vrdma_backing *backing, struct ib_qp_init_attr *attr,
+			  struct ib_udata *udata, struct vrdma_create_qp *req)
+{
+	const struct vrdma_config *cfg = &backing->ibd->dev->cfg;
+	struct ib_qp_cap *cap = &attr->cap;
+	int err;
+
+	if (vrdma_has_sq(attr)) {
+		err = vrdma_sq_size(cfg, cap, req);
+		if (!err)
+			err = vrdma_ring_alloc(backing, 0, req->sq_entries, req->sq_stride_shift,
+					       udata, &req->sq);
+		if (err)
+			return err;
+	} else {
+		cap->max_send_wr = 0;
+		cap->max_send_sge = 0;
+		cap->max_inline_data = 0;
+	}
+	if (vrdma_has_rq(attr)) {
+		err = vrdma_rq_size(cfg, cap, req);
+		if (!err)
+			err = vrdma_ring_alloc(backing, 1, req->rq_entries, req->rq_stride_shift,
+					       udata, &req->rq);
+		if (err)
+			return err;
+	} else {
+		cap->max_recv_wr = 0;
+		cap->max_recv_sge = 0;
+	}
+	return 0;
+}
+
+/* Names the objects that the queue pair works with. */
+static void vrdma_qp_parts(const struct ib_qp *ibqp, const struct ib_qp_init_attr *attr,
+			   struct vrdma_create_qp *req)
+{
+	req->pd = VRDMA_HANDLE_NONE;
+	req->send_cq = VRDMA_HANDLE_NONE;
+	req->recv_cq = VRDMA_HANDLE_NONE;
+	req->srq = VRDMA_HANDLE_NONE;
+	req->xrcd = VRDMA_HANDLE_NONE;
+	if (attr->qp_type == IB_QPT_XRC_TGT) {
+		req->xrcd = to_vxrcd(attr->xrcd)->backing->handle;
+		return;
+	}
+	req->pd = to_vpd(ibqp->pd)->backing->handle;
+	req->send_cq = to_vcq(attr->send_cq)->backing->handle;
+	if (attr->qp_type != IB_QPT_XRC_INI)
+		req->recv_cq = to_vcq(attr->recv_cq)->backing->handle;
+	if (attr->srq)
+		req->srq = to_vsrq(attr->srq)->backing->handle;
+}
+
+/* Makes a ring, of which there may be none, mappable. */
+static int vrdma_qp_map_ring(struct vrdma_pages *pages, struct ib_udata *udata,
+			     struct vrdma_mmap_entry **entry, u64 *offset, u32 *bytes)
+{
+	if (!pages)
+		return 0;
+	*entry = vrdma_mmap_insert(&vrdma_udata_context(udata)->ib, VRDMA_MMAP_PAGES, pages,
+				   pages->count, offset);
+	*bytes = pages->count * PAGE_SIZE;
+	return PTR_ERR_OR_ZERO(*entry);
+}
+
+static int vrdma_qp_map(struct vrdma_qp *qp, const struct vrdma_create_qp *req,
 			const struct vrdma_create_qp_reply *host, struct ib_udata *udata)
 {
-	struct vrdma_pages *sq = qp->backing->pages[0], *rq = qp->backing->pages[1];
 	struct vrdma_user_qp_reply reply = {
-		.sq_bytes = sq->count * PAGE_SIZE,
-		.rq_bytes = rq->count * PAGE_SIZE,
 		.sq_entries = req->sq_entries,
 		.rq_entries = req->rq_entries,
 		.sq_stride_shift = req->sq_stride_shift,
@@ -118,20 +208,51 @@ static int vrdma_qp_map(struct vrdma_qp *qp, struct ib_ucontext *ucontext,
 		.max_inline_bytes = req->max_inline_bytes,
 		.ring_format = host->ring_format,
 	};
+	int err;
 
-	qp->sq = vrdma_mmap_insert(ucontext, VRDMA_MMAP_PAGES, sq, sq->count, &reply.sq_offset);
-	if (IS_ERR(qp->sq))
-		return PTR_ERR(qp->sq);
-	qp->rq = vrdma_mmap_insert(ucontext, VRDMA_MMAP_PAGES, rq, rq->count, &reply.rq_offset);
-	if (IS_ERR(qp->rq))
-		return PTR_ERR(qp->rq);
-	return vrdma_reply_to_user(udata, &reply, sizeof(reply));
+	err = vrdma_qp_map_ring(qp->backing->pages[0], udata, &qp->sq, &reply.sq_offset,
+				&reply.sq_bytes);
+	if (!err)
+		err = vrdma_qp_map_ring(qp->backing->pages[1], udata, &qp->rq, &reply.rq_offset,
+					&reply.rq_bytes);
+	if (!err)
+		err = vrdma_reply_to_user(udata, &reply, sizeof(reply));
+	return err;
+}
+
+static int vrdma_qp_user_request(struct ib_udata *udata, struct vrdma_user_qp_request *user)
+{
+	int err;
+
+	if (udata->inlen < sizeof(*user))
+		return -EINVAL;
+	err = ib_copy_from_udata(user, udata, sizeof(*user));
+	if (err)
+		return err;
+	/* A newer provider asks for what this driver does not know. */
+	if (user->reserved ||
+	    (udata->inlen > sizeof(*user) &&
+	     !ib_is_udata_cleared(udata, sizeof(*user), udata->inlen - sizeof(*user))))
+		return -EOPNOTSUPP;
+	return 0;
+}
+
+static bool vrdma_qp_type_is_known(enum ib_qp_type type)
+{
+	switch (type) {
+	case IB_QPT_RC:
+	case IB_QPT_UC:
+	case IB_QPT_UD:
+	case IB_QPT_XRC_INI:
+	case IB_QPT_XRC_TGT:
+		return true;
+	default:
+		return false;
+	}
 }
 
 int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_udata *udata)
 {
-	struct vrdma_ucontext *context =
-		rdma_udata_to_drv_context(udata, struct vrdma_ucontext, ib);
 	struct vrdma_ibdev *ibd = to_vibdev(ibqp->device);
 	struct vrdma_user_qp_request user = {};
 	struct vrdma_qp *qp = to_vqp(ibqp);
@@ -140,18 +261,11 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	struct vrdma_cmd *cmd = NULL;
 	int err;
 
-	if (attr->qp_type != IB_QPT_RC || attr->create_flags || attr->srq)
+	if (!vrdma_qp_type_is_known(attr->qp_type) || attr->create_flags || attr->rwq_ind_tbl)
 		return -EOPNOTSUPP;
-	if (udata->inlen < sizeof(user))
-		return -EINVAL;
-	err = ib_copy_from_udata(&user, udata, sizeof(user));
+	err = vrdma_qp_user_request(udata, &user);
 	if (err)
 		return err;
-	/* A newer provider asks for what this driver does not know. */
-	if (user.reserved ||
-	    (udata->inlen > sizeof(user) &&
-	     !ib_is_udata_cleared(udata, sizeof(user), udata->inlen - sizeof(user))))
-		return -EOPNOTSUPP;
 
 	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP);
 	if (IS_ERR(backing))
@@ -164,20 +278,11 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_QP, create_qp, create_qp);
 	req = &cmd->req.create_qp;
 	req->qp = backing->handle;
-	req->pd = to_vpd(ibqp->pd)->backing->handle;
-	req->send_cq = to_vcq(attr->send_cq)->backing->handle;
-	req->recv_cq = to_vcq(attr->recv_cq)->backing->handle;
-	req->srq = VRDMA_HANDLE_NONE;
 	req->flags = attr->sq_sig_type == IB_SIGNAL_ALL_WR ? VRDMA_QP_SIGNAL_ALL : 0;
 	req->cookie = user.cookie;
-	req->qp_type = VRDMA_QP_TYPE_RC;
-	err = vrdma_qp_size(&ibd->dev->cfg, &attr->cap, req);
-	if (err)
-		goto err_backing;
-	err = vrdma_qp_alloc_ring(backing, 0, req->sq_entries, req->sq_stride_shift, &req->sq);
-	if (err)
-		goto err_backing;
-	err = vrdma_qp_alloc_ring(backing, 1, req->rq_entries, req->rq_stride_shift, &req->rq);
+	req->qp_type = attr->qp_type;
+	vrdma_qp_parts(ibqp, attr, req);
+	err = vrdma_qp_rings(backing, attr, udata, req);
 	if (err)
 		goto err_backing;
 
@@ -185,7 +290,7 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	if (err)
 		goto err_cmd;
 	qp->backing = backing;
-	err = vrdma_qp_map(qp, &context->ib, req, &cmd->reply.create_qp, udata);
+	err = vrdma_qp_map(qp, req, &cmd->reply.create_qp, udata);
 	if (err)
 		goto err_retire;
 
@@ -330,6 +435,26 @@ out:
 	return err;
 }
 
+/* The reverse of vrdma_fill_av(). */
+static void vrdma_read_av(struct rdma_ah_attr *ah, const struct vrdma_qp_attr *host, const u8 *dmac)
+{
+	union ib_gid dgid;
+
+	memcpy(dgid.raw, host->dgid, sizeof(dgid.raw));
+	ah->type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_grh(ah, &dgid, host->flow_label, host->sgid_index, host->hop_limit,
+			host->traffic_class);
+	rdma_ah_set_sl(ah, host->sl);
+	rdma_ah_set_port_num(ah, VRDMA_PORT);
+	ether_addr_copy(ah->roce.dmac, dmac);
+}
+
+/* Others name their destination in each work request. */
+static bool vrdma_qp_is_connected(enum ib_qp_type type)
+{
+	return type != IB_QPT_UD && type != IB_QPT_GSI;
+}
+
 int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 		   struct ib_qp_init_attr *init)
 {
@@ -337,7 +462,6 @@ int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	struct vrdma_qp *qp = to_vqp(ibqp);
 	const struct vrdma_qp_attr *host;
 	struct vrdma_cmd *cmd;
-	union ib_gid dgid;
 	int err;
 
 	cmd = vrdma_cmd_alloc();
@@ -379,13 +503,8 @@ int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	attr->rnr_retry = host->rnr_retry;
 	attr->cap = qp->cap;
 
-	memcpy(dgid.raw, host->dgid, sizeof(dgid.raw));
-	attr->ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
-	rdma_ah_set_grh(&attr->ah_attr, &dgid, host->flow_label, host->sgid_index, host->hop_limit,
-			host->traffic_class);
-	rdma_ah_set_sl(&attr->ah_attr, host->sl);
-	rdma_ah_set_port_num(&attr->ah_attr, VRDMA_PORT);
-	ether_addr_copy(attr->ah_attr.roce.dmac, qp->dmac);
+	if (vrdma_qp_is_connected(ibqp->qp_type))
+		vrdma_read_av(&attr->ah_attr, host, qp->dmac);
 
 	init->cap = qp->cap;
 	init->qp_type = ibqp->qp_type;

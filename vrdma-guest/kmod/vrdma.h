@@ -82,6 +82,12 @@ struct vrdma_cmd {
 			struct vrdma_create_cq create_cq;
 			struct vrdma_create_qp create_qp;
 			struct vrdma_modify_qp modify_qp;
+			struct vrdma_rereg_mr rereg_mr;
+			struct vrdma_create_mw create_mw;
+			struct vrdma_resize_cq resize_cq;
+			struct vrdma_create_srq create_srq;
+			struct vrdma_modify_srq modify_srq;
+			struct vrdma_create_xrcd create_xrcd;
 		};
 	} req ____cacheline_aligned;
 	struct {
@@ -91,6 +97,9 @@ struct vrdma_cmd {
 			struct vrdma_create_cq_reply create_cq;
 			struct vrdma_create_qp_reply create_qp;
 			struct vrdma_query_qp_reply query_qp;
+			struct vrdma_create_mw_reply create_mw;
+			struct vrdma_create_srq_reply create_srq;
+			struct vrdma_query_srq_reply query_srq;
 		};
 	} reply ____cacheline_aligned;
 };
@@ -166,6 +175,7 @@ struct vrdma_pages {
 };
 
 struct vrdma_pages *vrdma_pages_alloc(u32 count, bool charge);
+struct vrdma_pages *vrdma_ring_pages_alloc(u32 entries, u8 stride_shift, struct ib_udata *udata);
 void vrdma_pages_get(struct vrdma_pages *pages);
 void vrdma_pages_put(struct vrdma_pages *pages);
 
@@ -193,12 +203,29 @@ struct vrdma_backing {
 	u32 handle;
 	struct ib_umem *umem;
 	struct vrdma_pages *pages[2];
+	/*
+	 * What takes the place of umem or pages[0] when the host agrees to a change; without its answer
+	 * they stay here.
+	 */
+	struct ib_umem *next_umem;
+	struct vrdma_pages *next_pages;
 	struct vrdma_table table[2]; /* only while the object is created */
 	struct vrdma_cmd destroy;
 };
 
+/* A command that changes the memory of an object. */
+struct vrdma_change {
+	struct vrdma_cmd cmd;
+	struct vrdma_table table;
+};
+
 struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_op);
 int vrdma_backing_create(struct vrdma_backing *backing, struct vrdma_cmd **cmd);
+int vrdma_ring_alloc(struct vrdma_backing *backing, int index, u32 entries, u8 stride_shift,
+		     struct ib_udata *udata, struct vrdma_page_table *out);
+struct vrdma_change *vrdma_change_alloc(struct vrdma_backing *backing);
+void vrdma_change_cancel(struct vrdma_backing *backing, struct vrdma_change *change);
+int vrdma_change_exec(struct vrdma_backing *backing, struct vrdma_change *change);
 void vrdma_backing_retire(struct vrdma_backing *backing);
 void vrdma_backing_free(struct vrdma_backing *backing);
 void vrdma_zombies_init(struct vrdma_ibdev *ibd);
@@ -276,11 +303,12 @@ void vrdma_gid_init(struct vrdma_ibdev *ibd);
 int vrdma_add_gid(const struct ib_gid_attr *attr, void **context);
 int vrdma_del_gid(const struct ib_gid_attr *attr, void **context);
 
-/* ---- Verbs (ucontext.c, mmap.c, ah.c, mr.c, cq.c, qp.c) ---- */
+/* ---- Verbs (ucontext.c, mmap.c, ah.c, mr.c, mw.c, cq.c, srq.c, xrc.c, qp.c) ---- */
 
 enum vrdma_object_kind {
 	VRDMA_OBJECT_CQ,
 	VRDMA_OBJECT_QP,
+	VRDMA_OBJECT_SRQ,
 };
 
 /* What vrdma_ibdev.objects holds, embedded in the object. */
@@ -322,13 +350,35 @@ struct vrdma_ah {
 struct vrdma_mr {
 	struct ib_mr ib;
 	struct vrdma_backing *backing;
+	int access; /* VRDMA_ACCESS_ bits */
+};
+
+struct vrdma_mw {
+	struct ib_mw ib;
+	struct vrdma_backing *backing;
+};
+
+struct vrdma_xrcd {
+	struct ib_xrcd ib;
+	struct vrdma_backing *backing;
 };
 
 struct vrdma_cq {
 	struct ib_cq ib;
 	struct vrdma_object object;
 	struct vrdma_backing *backing;
+	struct mutex lock; /* serialises resize_cq, and protects ring */
 	struct vrdma_mmap_entry *ring;
+	u32 ring_format;
+};
+
+struct vrdma_srq {
+	struct ib_srq ib;
+	struct vrdma_object object;
+	struct vrdma_backing *backing;
+	struct vrdma_mmap_entry *ring;
+	u32 max_wr;
+	u32 max_sge;
 };
 
 struct vrdma_qp {
@@ -349,6 +399,12 @@ static inline struct vrdma_ucontext *to_vucontext(struct ib_ucontext *ib)
 	return container_of(ib, struct vrdma_ucontext, ib);
 }
 
+/* The context of a call from user space. */
+static inline struct vrdma_ucontext *vrdma_udata_context(struct ib_udata *udata)
+{
+	return rdma_udata_to_drv_context(udata, struct vrdma_ucontext, ib);
+}
+
 static inline struct vrdma_pd *to_vpd(struct ib_pd *ib)
 {
 	return container_of(ib, struct vrdma_pd, ib);
@@ -362,6 +418,21 @@ static inline struct vrdma_ah *to_vah(struct ib_ah *ib)
 static inline struct vrdma_mr *to_vmr(struct ib_mr *ib)
 {
 	return container_of(ib, struct vrdma_mr, ib);
+}
+
+static inline struct vrdma_mw *to_vmw(struct ib_mw *ib)
+{
+	return container_of(ib, struct vrdma_mw, ib);
+}
+
+static inline struct vrdma_xrcd *to_vxrcd(struct ib_xrcd *ib)
+{
+	return container_of(ib, struct vrdma_xrcd, ib);
+}
+
+static inline struct vrdma_srq *to_vsrq(struct ib_srq *ib)
+{
+	return container_of(ib, struct vrdma_srq, ib);
 }
 
 static inline struct vrdma_cq *to_vcq(struct ib_cq *ib)
@@ -399,10 +470,27 @@ int vrdma_destroy_ah(struct ib_ah *ibah, u32 flags);
 
 struct ib_mr *vrdma_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 iova, int access,
 				struct ib_udata *udata);
+struct ib_mr *vrdma_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start, u64 length, u64 iova,
+				  int access, struct ib_pd *pd, struct ib_udata *udata);
 int vrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 
+int vrdma_alloc_mw(struct ib_mw *ibmw, struct ib_udata *udata);
+int vrdma_dealloc_mw(struct ib_mw *ibmw);
+
 int vrdma_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, VRDMA_CREATE_CQ_ARG);
+int vrdma_resize_cq(struct ib_cq *ibcq, int cqe, struct ib_udata *udata);
 int vrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
+
+int vrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr, struct ib_udata *udata);
+int vrdma_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr, enum ib_srq_attr_mask mask,
+		     struct ib_udata *udata);
+int vrdma_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr);
+int vrdma_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata);
+
+int vrdma_alloc_xrcd(struct ib_xrcd *ibxrcd, struct ib_udata *udata);
+int vrdma_dealloc_xrcd(struct ib_xrcd *ibxrcd, struct ib_udata *udata);
+
+u8 vrdma_recv_stride_shift(u32 max_sge);
 
 int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_udata *udata);
 int vrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask, struct ib_udata *udata);
