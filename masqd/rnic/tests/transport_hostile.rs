@@ -128,7 +128,7 @@ fn forge(f: &Forged, psn: Psn) -> Option<Vec<u8>> {
         Layout::DethImm => Extension::DethImm(DethRepr { qkey: 1, src_qp: qpn(0) }, imm),
     };
     let payload = if info.has_payload() { f.payload } else { 0 };
-    let mut repr = masq_wire::PacketRepr { bth, ext };
+    let mut repr = masq_wire::PacketRepr { bth, xrc: None, ext };
     repr.set_payload_len(payload);
     let mut datagram = vec![0; repr.header_len()];
     repr.emit_headers(&mut datagram).ok()?;

@@ -63,4 +63,7 @@ pub enum WireError {
         /// Headers that were given.
         got: Layout,
     },
+    /// An XRCETH is missing, or is one too many.
+    #[error("{0} with the wrong XRCETH, or without the one that it needs")]
+    XrcEthMismatch(Opcode),
 }

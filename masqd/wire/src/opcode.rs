@@ -15,7 +15,7 @@ pub enum Transport {
     Ud,
     /// Congestion notification, 0x80..=0x9f; only 0x81 is defined.
     Cnp,
-    /// Extended reliable connection, 0xa0..=0xbf; no row in the table.
+    /// Extended reliable connection, 0xa0..=0xbf (Annex A14): as RC, with an XRCETH in each request.
     Xrc,
     /// Manufacturer-specific, 0xc0..=0xff; no row in the table.
     Manufacturer,
@@ -236,6 +236,11 @@ impl OpcodeInfo {
         matches!(self.body, Body::Payload)
     }
 
+    /// Whether an XRCETH follows the BTH (IBTA Vol 1 Annex A14): in all requests of XRC, and in no answer.
+    pub const fn has_xrceth(&self) -> bool {
+        matches!(self.transport, Transport::Xrc) && self.kind.is_request()
+    }
+
     /// What the packet brings at the end of a SEND or WRITE.
     pub const fn tail(&self) -> Tail {
         match self.layout {
@@ -312,6 +317,30 @@ table! {
     0x65 UD_SEND_ONLY_IMM         "UD SEND Only with Immediate"     Ud Send         Only   DethImm       Payload
 
     0x81 CNP                      "CNP"                             Cnp Cnp         Only   None          Reserved16
+
+    0xa0 XRC_SEND_FIRST           "XRC SEND First"                  Xrc Send         First  None          Payload
+    0xa1 XRC_SEND_MIDDLE          "XRC SEND Middle"                 Xrc Send         Middle None          Payload
+    0xa2 XRC_SEND_LAST            "XRC SEND Last"                   Xrc Send         Last   None          Payload
+    0xa3 XRC_SEND_LAST_IMM        "XRC SEND Last with Immediate"    Xrc Send         Last   Imm           Payload
+    0xa4 XRC_SEND_ONLY            "XRC SEND Only"                   Xrc Send         Only   None          Payload
+    0xa5 XRC_SEND_ONLY_IMM        "XRC SEND Only with Immediate"    Xrc Send         Only   Imm           Payload
+    0xa6 XRC_WRITE_FIRST          "XRC WRITE First"                 Xrc Write        First  Reth          Payload
+    0xa7 XRC_WRITE_MIDDLE         "XRC WRITE Middle"                Xrc Write        Middle None          Payload
+    0xa8 XRC_WRITE_LAST           "XRC WRITE Last"                  Xrc Write        Last   None          Payload
+    0xa9 XRC_WRITE_LAST_IMM       "XRC WRITE Last with Immediate"   Xrc Write        Last   Imm           Payload
+    0xaa XRC_WRITE_ONLY           "XRC WRITE Only"                  Xrc Write        Only   Reth          Payload
+    0xab XRC_WRITE_ONLY_IMM       "XRC WRITE Only with Immediate"   Xrc Write        Only   RethImm       Payload
+    0xac XRC_READ_REQUEST         "XRC READ Request"                Xrc ReadRequest  Only   Reth          Empty
+    0xad XRC_READ_RESPONSE_FIRST  "XRC READ Response First"         Xrc ReadResponse First  Aeth          Payload
+    0xae XRC_READ_RESPONSE_MIDDLE "XRC READ Response Middle"        Xrc ReadResponse Middle None          Payload
+    0xaf XRC_READ_RESPONSE_LAST   "XRC READ Response Last"          Xrc ReadResponse Last   Aeth          Payload
+    0xb0 XRC_READ_RESPONSE_ONLY   "XRC READ Response Only"          Xrc ReadResponse Only   Aeth          Payload
+    0xb1 XRC_ACK                  "XRC Acknowledge"                 Xrc Ack          Only   Aeth          Empty
+    0xb2 XRC_ATOMIC_ACK           "XRC ATOMIC Acknowledge"          Xrc AtomicAck    Only   AethAtomicAck Empty
+    0xb3 XRC_CMP_SWAP             "XRC CmpSwap"                     Xrc CmpSwap      Only   Atomic        Empty
+    0xb4 XRC_FETCH_ADD            "XRC FetchAdd"                    Xrc FetchAdd     Only   Atomic        Empty
+    0xb6 XRC_SEND_LAST_INV        "XRC SEND Last with Invalidate"   Xrc Send         Last   Ieth          Payload
+    0xb7 XRC_SEND_ONLY_INV        "XRC SEND Only with Invalidate"   Xrc Send         Only   Ieth          Payload
 }
 
 static BY_VALUE: [Option<OpcodeInfo>; 256] = {
@@ -330,7 +359,7 @@ impl Opcode {
     pub const MANUFACTURER_FIRST: Opcode = Opcode(0xc0);
 
     /// This opcode's row, or `None` when it is reserved, manufacturer-specific or of a transport
-    /// without rows here (RD, XRC).
+    /// without rows here (RD).
     pub fn info(self) -> Option<&'static OpcodeInfo> {
         BY_VALUE[self.0 as usize].as_ref()
     }
@@ -346,6 +375,21 @@ impl Opcode {
             5 => Transport::Xrc,
             _ => Transport::Manufacturer,
         }
+    }
+
+    /// The opcode of the same name of another transport: the lower five bits mean the same in RC, UC and XRC, as far as these have them.
+    #[must_use]
+    pub const fn over(self, transport: Transport) -> Opcode {
+        let service = match transport {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Rd => 2,
+            Transport::Ud => 3,
+            Transport::Cnp => 4,
+            Transport::Xrc => 5,
+            Transport::Manufacturer => 6,
+        };
+        Opcode(service << 5 | self.0 & 0x1f)
     }
 
     /// Whether a manufacturer may give this opcode its own meaning.
@@ -411,6 +455,18 @@ mod tests {
     }
 
     #[test]
+    fn xrc_has_all_rows_of_rc_and_a_header_more_in_requests() {
+        for rc in Opcode::TABLE.iter().filter(|r| r.transport == Transport::Rc) {
+            let xrc = rc.opcode.over(Transport::Xrc).info().unwrap();
+            let same = (rc.kind, rc.position, rc.layout, rc.body);
+            assert_eq!((xrc.kind, xrc.position, xrc.layout, xrc.body), same);
+            assert_eq!(xrc.has_xrceth(), rc.kind.is_request());
+            assert!(!rc.has_xrceth());
+            assert_eq!(xrc.opcode.over(Transport::Rc), rc.opcode);
+        }
+    }
+
+    #[test]
     fn a_row_is_found_by_what_it_is() {
         for r in Opcode::TABLE {
             assert_eq!(Opcode::find(r.transport, r.kind, r.position, r.tail()), Some(r.opcode));
@@ -447,7 +503,7 @@ mod tests {
             (0x15, Transport::Rc),
             (0x44, Transport::Rd),
             (0x80, Transport::Cnp),
-            (0xa4, Transport::Xrc),
+            (0xb5, Transport::Xrc),
             (0xc0, Transport::Manufacturer),
             (0xff, Transport::Manufacturer),
         ] {

@@ -3,16 +3,16 @@ use masq_types::{Mtu, Psn, WireQpn};
 use crate::opcode::{Body, Layout, Opcode, OpcodeInfo, Position};
 use crate::{
     Aeth, AethRepr, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Bth, BthRepr, Deth, DethRepr,
-    ICRC_BYTES, Ieth, ImmDt, PadCount, Reth, RethRepr, WireError,
+    ICRC_BYTES, Ieth, ImmDt, PadCount, Reth, RethRepr, WireError, XrcEth,
 };
 
-/// Bytes of all transport headers of any packet, at most: BTH and AtomicETH.
-pub const MAX_HEADER_BYTES: usize = Bth::LEN + AtomicEth::LEN;
+/// Bytes of all transport headers of any packet, at most: BTH, XRCETH and AtomicETH.
+pub const MAX_HEADER_BYTES: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
 const _: () = {
     let mut i = 0;
     while i < Layout::ALL.len() {
-        assert!(Bth::LEN + Layout::ALL[i].len_bytes() <= MAX_HEADER_BYTES);
+        assert!(Bth::LEN + XrcEth::LEN + Layout::ALL[i].len_bytes() <= MAX_HEADER_BYTES);
         i += 1;
     }
 };
@@ -166,14 +166,16 @@ impl Extension {
 pub struct PacketRepr {
     /// Base transport header.
     pub bth: BthRepr,
-    /// Extension headers; must be those of the BTH's opcode.
+    /// XRC extended transport header; must be there if and only if the opcode has one.
+    pub xrc: Option<XrcEth>,
+    /// Further extension headers; must be those of the BTH's opcode.
     pub ext: Extension,
 }
 
 impl PacketRepr {
     /// Headers with [`BthRepr::new`]'s defaults and no payload.
     pub const fn new(opcode: Opcode, dest_qp: WireQpn, psn: Psn, ext: Extension) -> Self {
-        Self { bth: BthRepr::new(opcode, dest_qp, psn), ext }
+        Self { bth: BthRepr::new(opcode, dest_qp, psn), xrc: None, ext }
     }
 
     /// Sets the pad count for a payload of `bytes`.
@@ -183,7 +185,8 @@ impl PacketRepr {
 
     /// Bytes of all headers.
     pub const fn header_len(&self) -> usize {
-        Bth::LEN + self.ext.layout().len_bytes()
+        let xrc = if self.xrc.is_some() { XrcEth::LEN } else { 0 };
+        Bth::LEN + xrc + self.ext.layout().len_bytes()
     }
 
     /// Bytes of the UDP payload with `payload_len` bytes of application payload: headers, payload, pad
@@ -204,11 +207,19 @@ impl PacketRepr {
         if layout != info.layout {
             return Err(WireError::LayoutMismatch { opcode, got: layout });
         }
+        if self.xrc.is_some() != info.has_xrceth() {
+            return Err(WireError::XrcEthMismatch(opcode));
+        }
         let (need, got) = (self.header_len(), bytes.len());
         let too_short = WireError::Truncated { what: "buffer for headers", need, got };
         let bytes = bytes.get_mut(..need).ok_or(too_short)?;
-        let (bth, ext) = bytes.split_first_chunk_mut().ok_or(too_short)?;
+        let (bth, mut ext) = bytes.split_first_chunk_mut().ok_or(too_short)?;
         self.bth.emit(bth);
+        if let Some(xrc) = &self.xrc {
+            let (head, rest) = ext.split_first_chunk_mut().ok_or(too_short)?;
+            xrc.emit(head);
+            ext = rest;
+        }
         self.ext.emit(ext).ok_or(too_short)?;
         Ok(need)
     }
@@ -257,13 +268,16 @@ pub fn parse(udp_payload: &[u8]) -> Result<Parsed<'_>, WireError> {
     if !got.is_multiple_of(4) {
         return Err(WireError::Misaligned(got));
     }
-    let header_len = Bth::LEN + info.layout.len_bytes();
+    let xrc_len = if info.has_xrceth() { XrcEth::LEN } else { 0 };
+    let ext_at = Bth::LEN + xrc_len;
+    let header_len = ext_at + info.layout.len_bytes();
     let too_short = truncated(info.name, header_len + ICRC_BYTES);
     let (covered, icrc) = udp_payload.split_last_chunk::<ICRC_BYTES>().ok_or(too_short)?;
     let (headers, body) = covered.split_at_checked(header_len).ok_or(too_short)?;
-    let ext = headers.get(Bth::LEN..).and_then(|b| Extension::parse(info.layout, b)).ok_or(too_short)?;
+    let xrc = headers.get(Bth::LEN..ext_at).filter(|b| !b.is_empty()).and_then(XrcEth::from_prefix);
+    let ext = headers.get(ext_at..).and_then(|b| Extension::parse(info.layout, b)).ok_or(too_short)?;
     let payload = judge_body(&bth, info, body)?;
-    Ok(Parsed { repr: PacketRepr { bth, ext }, info, payload, icrc: u32::from_le_bytes(*icrc) })
+    Ok(Parsed { repr: PacketRepr { bth, xrc, ext }, info, payload, icrc: u32::from_le_bytes(*icrc) })
 }
 
 fn judge_body<'a>(bth: &BthRepr, info: &OpcodeInfo, body: &'a [u8]) -> Result<&'a [u8], WireError> {

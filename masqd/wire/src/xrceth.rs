@@ -1,5 +1,5 @@
 /// An XRC extended transport header (IBTA Vol 1 Annex A14): the shared receive queue that a request is
-/// for. No opcode of the table brings it yet.
+/// for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XrcEth {
     srq: u32,

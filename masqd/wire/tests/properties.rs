@@ -6,7 +6,7 @@ use masq_wire::pcap::{LinkType, Pcap};
 use masq_wire::{
     AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, Extension, ICRC_BYTES, IcrcFlow,
     IcrcVerdict, Ieth, ImmDt, Ipv4Ident, Layout, MAX_HEADER_BYTES, Msn, Opcode, PacketRepr, Position,
-    ROCEV2_UDP_PORT, RethRepr, Syndrome, explain_ipv4_id, parse,
+    ROCEV2_UDP_PORT, RethRepr, Syndrome, XrcEth, explain_ipv4_id, parse,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -79,7 +79,8 @@ fn packet() -> impl Strategy<Value = (PacketRepr, Vec<u8>)> {
             Position::Only => prop::collection::vec(any::<u8>(), 0..40).boxed(),
         };
         (extension(info.layout), payload).prop_map(move |(ext, payload)| {
-            let mut repr = PacketRepr { bth, ext };
+            let xrc = info.has_xrceth().then(|| XrcEth::new(psn ^ 0x55_5555));
+            let mut repr = PacketRepr { bth, xrc, ext };
             repr.set_payload_len(payload.len());
             (repr, payload)
         })
@@ -167,8 +168,8 @@ proptest! {
 
     #[test]
     fn emit_refuses_headers_of_another_opcode((repr, _) in packet(), (other, _) in packet()) {
-        let mixed = PacketRepr { bth: repr.bth, ext: other.ext };
-        let fits = repr.ext.layout() == other.ext.layout();
+        let mixed = PacketRepr { bth: repr.bth, ..other };
+        let fits = repr.ext.layout() == other.ext.layout() && repr.xrc.is_some() == other.xrc.is_some();
         prop_assert_eq!(mixed.emit_headers(&mut [0; MAX_HEADER_BYTES]).is_ok(), fits);
     }
 
@@ -274,6 +275,9 @@ proptest! {
             let mut original = bytes[..len].to_vec();
             original[4] &= 0xc0;
             original[8] &= 0x80;
+            if parsed.repr.xrc.is_some() {
+                original[12] = 0;
+            }
             if parsed.repr.ext.deth().is_some() {
                 original[16] = 0;
             }

@@ -8,7 +8,7 @@ use masq_wire::ip::Datagram;
 use masq_wire::pcap::Pcap;
 use masq_wire::{
     Extension, ICRC_BYTES, IcrcFlow, IcrcVerdict, Ipv4Ident, MAX_HEADER_BYTES, Opcode, ROCEV2_UDP_PORT,
-    explain_ipv4_id, parse,
+    Transport, explain_ipv4_id, parse,
 };
 
 fn data_dir() -> PathBuf {
@@ -56,7 +56,8 @@ fn every_captured_packet_parses_and_has_a_right_icrc() {
 #[test]
 fn scapy_covers_the_whole_opcode_table() {
     for version in [4, 6] {
-        for info in Opcode::TABLE {
+        // Scapy has no XRCETH.
+        for info in Opcode::TABLE.iter().filter(|i| i.transport != Transport::Xrc) {
             let found = scapy_packets().iter().any(|p| {
                 let payload = Datagram::parse(p).unwrap().payload;
                 p[0] >> 4 == version && payload[0] == info.opcode.0
