@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Completion queues. User space polls and arms them in shared memory; the kernel makes them and
- * passes on their events.
+ * Completion queues: the kernel makes them and passes on their events. User space polls and arms its
+ * own in shared memory; for the kernel's consumers see kverbs_cq.c.
  */
 #include <linux/log2.h>
 #include <linux/slab.h>
 
-#include "vrdma.h"
-
-static_assert(VRDMA_CQE_BYTES == sizeof(struct vrdma_cqe));
-#define VRDMA_CQE_SHIFT ilog2(VRDMA_CQE_BYTES)
+#include "kverbs.h"
 
 /* Returns the number of entries of a queue that holds @cqe, or an error. */
 static int vrdma_cq_entries(const struct vrdma_config *cfg, u32 cqe)
@@ -92,11 +89,14 @@ int vrdma_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, VRDM
 	cq->ring_format = cmd->reply.create_cq.ring_format;
 	ibcq->cqe = entries;
 	mutex_init(&cq->lock);
-	cq->ring = vrdma_cq_map(backing->pages[0], entries, cq->ring_format, udata);
-	if (IS_ERR(cq->ring)) {
-		err = PTR_ERR(cq->ring);
-		goto err_retire;
+	if (udata) {
+		cq->ring = vrdma_cq_map(backing->pages[0], entries, cq->ring_format, udata);
+		err = PTR_ERR_OR_ZERO(cq->ring);
+	} else {
+		err = vrdma_kcq_init(cq);
 	}
+	if (err)
+		goto err_retire;
 
 	cq->object.kind = VRDMA_OBJECT_CQ;
 	vrdma_object_publish(backing, &cq->object);
@@ -184,6 +184,7 @@ int vrdma_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	struct vrdma_cq *cq = to_vcq(ibcq);
 
 	vrdma_object_hide(cq->backing);
+	vrdma_kcq_fini(cq);
 	vrdma_mmap_remove(cq->ring);
 	vrdma_backing_retire(cq->backing);
 	return 0;

@@ -30,6 +30,7 @@ void __vrdma_cmd_init(struct vrdma_cmd *cmd, u16 opcode, size_t request_bytes, s
 	init_completion(&cmd->done);
 	cmd->late = vrdma_cmd_free_late;
 	cmd->backing = NULL;
+	cmd->insist = false;
 	cmd->req.head.opcode = opcode;
 	cmd->request_bytes = sizeof(cmd->req.head) + request_bytes;
 	cmd->reply_bytes = sizeof(cmd->reply.head) + reply_bytes;
@@ -159,11 +160,27 @@ static bool vrdma_ctrl_has_space(struct vrdma_ctrl *ctrl)
 	return space;
 }
 
+/* Both return the time that is left, 0 when it is over, or an error for a caller that is killed. */
+static long vrdma_wait_for_space(struct vrdma_ctrl *ctrl, const struct vrdma_cmd *cmd, long left)
+{
+	if (cmd->insist)
+		return wait_event_timeout(ctrl->space, vrdma_ctrl_has_space(ctrl), left);
+	return wait_event_killable_timeout(ctrl->space, vrdma_ctrl_has_space(ctrl), left);
+}
+
+static long vrdma_wait_for_reply(struct vrdma_cmd *cmd, long left)
+{
+	if (cmd->insist)
+		return wait_for_completion_timeout(&cmd->done, left);
+	return wait_for_completion_killable_timeout(&cmd->done, left);
+}
+
 /*
- * Sends *@pcmd and waits for the answer, at most @timeout jiffies and no longer than the caller may
- * live; a timeout of MAX_SCHEDULE_TIMEOUT ends with the device only. Returns 0 or a negative errno:
- * the host's, -ENODEV when the device is gone, -ETIMEDOUT, -EINTR. When the command has been left
- * with the device, *@pcmd is NULL, and what hangs on it belongs to its late function.
+ * Sends *@pcmd and waits for the answer, at most @timeout jiffies and, unless the command insists,
+ * no longer than the caller may live; a timeout of MAX_SCHEDULE_TIMEOUT ends with the device only.
+ * Returns 0 or a negative errno: the host's, -ENODEV when the device is gone, -ETIMEDOUT, -EINTR.
+ * When the command has been left with the device, *@pcmd is NULL, and what hangs on it belongs to
+ * its late function.
  */
 int vrdma_ctrl_exec(struct vrdma_dev *dev, struct vrdma_cmd **pcmd, unsigned long timeout)
 {
@@ -174,14 +191,14 @@ int vrdma_ctrl_exec(struct vrdma_dev *dev, struct vrdma_cmd **pcmd, unsigned lon
 	int err;
 
 	while ((err = vrdma_cmd_submit(ctrl, cmd)) == -ENOSPC) {
-		left = wait_event_killable_timeout(ctrl->space, vrdma_ctrl_has_space(ctrl), left);
+		left = vrdma_wait_for_space(ctrl, cmd, left);
 		if (left <= 0)
 			return left ? -EINTR : -ETIMEDOUT;
 	}
 	if (err)
 		return err;
 
-	left = wait_for_completion_killable_timeout(&cmd->done, left);
+	left = vrdma_wait_for_reply(cmd, left);
 
 	spin_lock_irq(&ctrl->lock);
 	returned = cmd->returned;

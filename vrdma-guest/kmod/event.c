@@ -10,7 +10,7 @@
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
-#include "vrdma.h"
+#include "kverbs.h"
 
 /* Buffers of the queue of asynchronous events. The host waits for one when it has none. */
 #define VRDMA_ASYNC_BUFFERS 64
@@ -64,16 +64,12 @@ out:
 static void vrdma_completion(struct vrdma_ibdev *ibd, u32 handle)
 {
 	struct vrdma_object *object;
-	struct ib_cq *cq;
 	unsigned long flags;
 
 	xa_lock_irqsave(&ibd->objects, flags);
 	object = vrdma_object_find(ibd, handle, VRDMA_OBJECT_CQ);
-	if (object) {
-		cq = &container_of(object, struct vrdma_cq, object)->ib;
-		if (cq->comp_handler)
-			cq->comp_handler(cq, cq->cq_context);
-	}
+	if (object)
+		vrdma_cq_call(container_of(object, struct vrdma_cq, object));
 	xa_unlock_irqrestore(&ibd->objects, flags);
 }
 
@@ -96,6 +92,7 @@ static const struct {
 static void vrdma_device_fatal(struct vrdma_ibdev *ibd, u64 epoch)
 {
 	vrdma_ibdev_set_gone(ibd);
+	vrdma_kverbs_lost(ibd);
 	if (READ_ONCE(ibd->registered))
 		vrdma_dispatch(ibd, IB_EVENT_DEVICE_FATAL);
 	/* Nothing of this epoch comes back. */

@@ -10,7 +10,7 @@
 #include <rdma/ib_addr.h>
 #include <rdma/ib_mad.h>
 
-#include "vrdma.h"
+#include "kverbs.h"
 
 #define VRDMA_PKEY 0xffff
 #define VRDMA_VENDOR_ID 0x1af4
@@ -37,7 +37,8 @@ static int vrdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->vendor_part_id = VRDMA_PART_ID;
 	attr->hw_ver = 1;
 	attr->device_cap_flags = IB_DEVICE_CURR_QP_STATE_MOD | IB_DEVICE_PORT_ACTIVE_EVENT |
-				 IB_DEVICE_SYS_IMAGE_GUID | IB_DEVICE_RC_RNR_NAK_GEN;
+				 IB_DEVICE_SYS_IMAGE_GUID | IB_DEVICE_RC_RNR_NAK_GEN |
+				 IB_DEVICE_MEM_MGT_EXTENSIONS;
 	if (cfg->max_mws)
 		attr->device_cap_flags |= IB_DEVICE_MEM_WINDOW | IB_DEVICE_MEM_WINDOW_TYPE_2B;
 	if (cfg->max_srqs)
@@ -63,6 +64,7 @@ static int vrdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->max_qp_rd_atom = cfg->max_dest_rd_atomic;
 	attr->max_qp_init_rd_atom = cfg->max_rd_atomic;
 	attr->max_res_rd_atom = min_t(u64, (u64)cfg->max_qps * cfg->max_dest_rd_atomic, INT_MAX);
+	attr->max_fast_reg_page_list_len = VRDMA_FAST_REG_MAX_PAGES;
 	attr->max_pkeys = 1;
 	attr->local_ca_ack_delay = VRDMA_ACK_DELAY;
 	attr->timestamp_mask = U64_MAX;
@@ -150,16 +152,14 @@ static int vrdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 	return 0;
 }
 
-/*
- * RoCE v2 only. MADs and the connection manager come with a queue pair 1 that the host does not
- * offer yet.
- */
+/* RoCE v2 only, with MADs and the connection manager. */
 static int vrdma_get_port_immutable(struct ib_device *ib, u32 port,
 				    struct ib_port_immutable *immutable)
 {
 	immutable->gid_tbl_len = VRDMA_GID_TABLE_LEN;
 	immutable->pkey_tbl_len = 1;
-	immutable->core_cap_flags = RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP;
+	immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
 	return 0;
 }
 
@@ -182,6 +182,7 @@ static const struct ib_device_ops vrdma_ops = {
 	.uverbs_abi_ver = VRDMA_UVERBS_ABI,
 
 	.add_gid = vrdma_add_gid,
+	.alloc_mr = vrdma_alloc_mr,
 	.alloc_mw = vrdma_alloc_mw,
 	.alloc_pd = vrdma_alloc_pd,
 	.alloc_ucontext = vrdma_alloc_ucontext,
@@ -203,18 +204,25 @@ static const struct ib_device_ops vrdma_ops = {
 	.destroy_srq = vrdma_destroy_srq,
 	.disassociate_ucontext = vrdma_disassociate_ucontext,
 	.get_dev_fw_str = vrdma_get_fw_str,
+	.get_dma_mr = vrdma_get_dma_mr,
 	.get_link_layer = vrdma_get_link_layer,
 	.get_port_immutable = vrdma_get_port_immutable,
+	.map_mr_sg = vrdma_map_mr_sg,
 	.mmap = vrdma_mmap,
 	.mmap_free = vrdma_mmap_free,
 	.modify_qp = vrdma_modify_qp,
 	.modify_srq = vrdma_modify_srq,
+	.poll_cq = vrdma_poll_cq,
+	.post_recv = vrdma_post_recv,
+	.post_send = vrdma_post_send,
+	.post_srq_recv = vrdma_post_srq_recv,
 	.query_device = vrdma_query_device,
 	.query_pkey = vrdma_query_pkey,
 	.query_port = vrdma_query_port,
 	.query_qp = vrdma_query_qp,
 	.query_srq = vrdma_query_srq,
 	.reg_user_mr = vrdma_reg_user_mr,
+	.req_notify_cq = vrdma_req_notify_cq,
 	.rereg_user_mr = vrdma_rereg_user_mr,
 	.resize_cq = vrdma_resize_cq,
 
@@ -257,6 +265,7 @@ struct vrdma_ibdev *vrdma_ibdev_alloc(struct vrdma_dev *dev)
 	vrdma_set_live(ibd, 1);
 	xa_init_flags(&ibd->objects, XA_FLAGS_ALLOC1 | XA_FLAGS_LOCK_IRQ);
 	vrdma_zombies_init(ibd);
+	vrdma_kverbs_init(ibd);
 	vrdma_gid_init(ibd);
 	vrdma_netdev_init(ibd);
 	return ibd;
@@ -330,6 +339,7 @@ void vrdma_ibdev_free(struct vrdma_ibdev *ibd)
 {
 	cancel_work_sync(&ibd->link_work);
 	cancel_work_sync(&ibd->gid_work);
+	vrdma_kverbs_exit(ibd);
 	WARN_ON(!xa_empty(&ibd->objects));
 	xa_destroy(&ibd->objects);
 	/*

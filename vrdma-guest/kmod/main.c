@@ -13,7 +13,7 @@
 #include <linux/slab.h>
 #include <linux/virtio_config.h>
 
-#include "vrdma.h"
+#include "kverbs.h"
 
 /*
  * Time between attempts to start while the host is not there or refuses; doubles up to the maximum.
@@ -155,7 +155,7 @@ static int vrdma_device_init(struct vrdma_dev *dev)
 }
 
 /* Asks for the end of an object that does not exist, which succeeds. */
-static bool vrdma_host_answers(struct vrdma_dev *dev)
+static bool vrdma_host_answers(struct vrdma_dev *dev, unsigned long timeout)
 {
 	struct vrdma_cmd *cmd = vrdma_cmd_alloc();
 	int err;
@@ -164,9 +164,23 @@ static bool vrdma_host_answers(struct vrdma_dev *dev)
 		return false;
 	vrdma_cmd_init(cmd, VRDMA_OP_DESTROY_PD, destroy);
 	cmd->req.destroy.handle = VRDMA_HANDLE_NONE;
-	err = vrdma_ctrl_exec(dev, &cmd, VRDMA_REMOVE_TIMEOUT);
+	err = vrdma_ctrl_exec(dev, &cmd, timeout);
 	kfree(cmd);
 	return !err;
+}
+
+/*
+ * Consumers in the kernel take leave of a host that was there a moment ago. Should it go meanwhile,
+ * they would wait for their completions without end, and we for them.
+ */
+static void vrdma_watch(struct work_struct *work)
+{
+	struct vrdma_dev *dev = container_of(to_delayed_work(work), struct vrdma_dev, watch);
+
+	if (vrdma_host_answers(dev, VRDMA_TIMEOUT))
+		queue_delayed_work(dev->wq, &dev->watch, HZ);
+	else
+		vrdma_kverbs_lost(dev->ibd);
 }
 
 static void vrdma_stop(struct vrdma_dev *dev)
@@ -182,11 +196,17 @@ static void vrdma_stop(struct vrdma_dev *dev)
 	 * have: not all vhost-user front ends wait for its answer. One that has given the device up
 	 * has ended them.
 	 */
-	if (ibd && READ_ONCE(dev->dead_epoch) != dev->cfg.epoch && vrdma_host_answers(dev))
+	if (ibd && READ_ONCE(dev->dead_epoch) != dev->cfg.epoch &&
+	    vrdma_host_answers(dev, VRDMA_REMOVE_TIMEOUT)) {
+		queue_delayed_work(dev->wq, &dev->watch, HZ);
 		vrdma_ibdev_unregister(ibd);
+		cancel_delayed_work_sync(&dev->watch);
+	}
 	vrdma_ctrl_close(dev);
 	virtio_reset_device(vdev);
 	dev->need_reset = true;
+	if (ibd)
+		vrdma_kverbs_lost(ibd);
 	if (dev->vqs_found)
 		vrdma_ctrl_drain(dev, dev->vqs[VRDMA_QUEUE_CONTROL]);
 
@@ -319,6 +339,7 @@ static int vrdma_probe(struct virtio_device *vdev)
 	vdev->priv = dev;
 	dev->retry = VRDMA_RETRY_MIN;
 	INIT_DELAYED_WORK(&dev->monitor, vrdma_monitor);
+	INIT_DELAYED_WORK(&dev->watch, vrdma_watch);
 	vrdma_ctrl_init(dev);
 
 	err = vrdma_check_iommu(dev);

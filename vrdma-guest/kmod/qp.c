@@ -7,7 +7,7 @@
 #include <linux/slab.h>
 #include <rdma/ib_cache.h>
 
-#include "vrdma.h"
+#include "kverbs.h"
 
 /* The values of the contract are those of verbs, so states, masks and rights pass as they are. */
 static_assert(VRDMA_QP_TYPE_RC == (int)IB_QPT_RC);
@@ -237,15 +237,18 @@ static int vrdma_qp_user_request(struct ib_udata *udata, struct vrdma_user_qp_re
 	return 0;
 }
 
-static bool vrdma_qp_type_is_known(enum ib_qp_type type)
+static bool vrdma_qp_type_is_known(enum ib_qp_type type, bool kernel)
 {
 	switch (type) {
 	case IB_QPT_RC:
 	case IB_QPT_UC:
 	case IB_QPT_UD:
+		return true;
+	case IB_QPT_GSI:
+		return kernel;
 	case IB_QPT_XRC_INI:
 	case IB_QPT_XRC_TGT:
-		return true;
+		return !kernel;
 	default:
 		return false;
 	}
@@ -261,11 +264,14 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	struct vrdma_cmd *cmd = NULL;
 	int err;
 
-	if (!vrdma_qp_type_is_known(attr->qp_type) || attr->create_flags || attr->rwq_ind_tbl)
+	if (!vrdma_qp_type_is_known(attr->qp_type, !udata) || attr->create_flags ||
+	    attr->rwq_ind_tbl)
 		return -EOPNOTSUPP;
-	err = vrdma_qp_user_request(udata, &user);
-	if (err)
-		return err;
+	if (udata) {
+		err = vrdma_qp_user_request(udata, &user);
+		if (err)
+			return err;
+	}
 
 	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP);
 	if (IS_ERR(backing))
@@ -279,7 +285,8 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	req = &cmd->req.create_qp;
 	req->qp = backing->handle;
 	req->flags = attr->sq_sig_type == IB_SIGNAL_ALL_WR ? VRDMA_QP_SIGNAL_ALL : 0;
-	req->cookie = user.cookie;
+	/* Pollers in the kernel look queue pairs up by their handles. */
+	req->cookie = udata ? user.cookie : backing->handle;
 	req->qp_type = attr->qp_type;
 	vrdma_qp_parts(ibqp, attr, req);
 	err = vrdma_qp_rings(backing, attr, udata, req);
@@ -290,7 +297,8 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	if (err)
 		goto err_cmd;
 	qp->backing = backing;
-	err = vrdma_qp_map(qp, req, &cmd->reply.create_qp, udata);
+	err = udata ? vrdma_qp_map(qp, req, &cmd->reply.create_qp, udata) :
+		      vrdma_kqp_init(qp, req, &cmd->reply.create_qp);
 	if (err)
 		goto err_retire;
 
@@ -395,6 +403,31 @@ static int vrdma_fill_attr(struct vrdma_ibdev *ibd, struct vrdma_qp_attr *out,
 	return 0;
 }
 
+/* The kernel's consumers do not expect that a signal keeps them from the state of error. */
+static int vrdma_qp_lock(struct vrdma_qp *qp)
+{
+	if (!qp->kernel)
+		return mutex_lock_killable(&qp->lock);
+	mutex_lock(&qp->lock);
+	return 0;
+}
+
+/* Has the host move the queue pair to state @to. */
+static int vrdma_qp_move(struct vrdma_qp *qp, struct vrdma_cmd **cmd, enum ib_qp_state to)
+{
+	struct vrdma_ibdev *ibd = to_vibdev(qp->ib.device);
+	/* The kernel's consumers wait for what the error state flushes: they are not refused it. */
+	bool flush = qp->kernel && to == IB_QPS_ERR;
+	int err;
+
+	if (flush && vrdma_is_lost(ibd))
+		return 0;
+	(*cmd)->insist = flush;
+	err = vrdma_ctrl_exec(ibd->dev, cmd, VRDMA_TIMEOUT);
+	/* The device is about to be reset: we flush then. */
+	return flush && err == -ENODEV ? 0 : err;
+}
+
 int vrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
 {
 	struct vrdma_ibdev *ibd = to_vibdev(ibqp->device);
@@ -416,16 +449,18 @@ int vrdma_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask, struc
 	if (err)
 		goto out;
 
-	err = mutex_lock_killable(&qp->lock);
+	err = vrdma_qp_lock(qp);
 	if (err)
 		goto out;
 	from = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
 	to = mask & IB_QP_STATE ? attr->qp_state : from;
 	err = ib_modify_qp_is_ok(from, to, ibqp->qp_type, mask) ? 0 : -EINVAL;
 	if (!err)
-		err = vrdma_ctrl_exec(ibd->dev, &cmd, VRDMA_TIMEOUT);
+		err = vrdma_qp_move(qp, &cmd, to);
 	if (!err) {
-		qp->state = to;
+		if (to == IB_QPS_RESET)
+			vrdma_kqp_reset(qp);
+		WRITE_ONCE(qp->state, to);
 		if (mask & IB_QP_AV)
 			ether_addr_copy(qp->dmac, attr->ah_attr.roce.dmac);
 	}
@@ -523,6 +558,7 @@ int vrdma_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	struct vrdma_qp *qp = to_vqp(ibqp);
 
 	vrdma_object_hide(qp->backing);
+	vrdma_kqp_fini(qp);
 	vrdma_mmap_remove(qp->rq);
 	vrdma_mmap_remove(qp->sq);
 	vrdma_backing_retire(qp->backing);

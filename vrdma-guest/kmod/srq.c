@@ -6,7 +6,7 @@
 #include <linux/log2.h>
 #include <linux/slab.h>
 
-#include "vrdma.h"
+#include "kverbs.h"
 
 static_assert(VRDMA_SRQ_TYPE_BASIC == (int)IB_SRQT_BASIC);
 static_assert(VRDMA_SRQ_TYPE_XRC == (int)IB_SRQT_XRC);
@@ -59,7 +59,7 @@ int vrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr, struct
 	struct vrdma_cmd *cmd = NULL;
 	int err;
 
-	if (attr->srq_type != IB_SRQT_BASIC && attr->srq_type != IB_SRQT_XRC)
+	if (attr->srq_type != IB_SRQT_BASIC && (attr->srq_type != IB_SRQT_XRC || !udata))
 		return -EOPNOTSUPP;
 
 	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_SRQ);
@@ -95,7 +95,8 @@ int vrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr, struct
 	srq->backing = backing;
 	srq->max_wr = attr->attr.max_wr;
 	srq->max_sge = attr->attr.max_sge;
-	err = vrdma_srq_map(srq, req, &cmd->reply.create_srq, udata);
+	err = udata ? vrdma_srq_map(srq, req, &cmd->reply.create_srq, udata) :
+		      vrdma_ksrq_init(srq, req);
 	if (err)
 		goto err_retire;
 
@@ -170,6 +171,7 @@ int vrdma_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 	struct vrdma_srq *srq = to_vsrq(ibsrq);
 
 	vrdma_object_hide(srq->backing);
+	vrdma_ksrq_fini(srq);
 	vrdma_mmap_remove(srq->ring);
 	vrdma_backing_retire(srq->backing);
 	return 0;

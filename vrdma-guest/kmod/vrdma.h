@@ -19,6 +19,7 @@
 
 #include <linux/completion.h>
 #include <linux/list.h>
+#include <linux/log2.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
 #include <linux/spinlock.h>
@@ -50,6 +51,9 @@ static_assert(PAGE_SIZE == VRDMA_PAGE_BYTES);
 struct vrdma_backing;
 struct vrdma_dev;
 struct vrdma_ibdev;
+struct vrdma_kcq;
+struct vrdma_kqp;
+struct vrdma_kwq;
 struct vrdma_pages;
 
 /* ---- Control queue (ctrl.c) ---- */
@@ -67,6 +71,7 @@ struct vrdma_cmd {
 	u32 request_bytes;
 	u32 reply_bytes;
 	int status;
+	bool insist; /* the caller waits even when it is being killed */
 	bool returned;
 	bool abandoned;
 	struct {
@@ -141,6 +146,7 @@ struct vrdma_dev {
 	bool removing; /* written under ctrl.lock: the monitor is queued no more */
 	bool need_reset; /* the device must be reset before it can be started again */
 	bool vqs_found;
+	struct delayed_work watch; /* looks after a host that a stop waits for */
 	bool up; /* started, and not being stopped */
 	u64 dead_epoch; /* the last one in which the host gave the device up, or 0 */
 	unsigned long retry; /* time until the next attempt to start */
@@ -258,6 +264,8 @@ struct vrdma_ibdev {
 
 	struct page *status_page;
 	struct vrdma_kctx kctx;
+	bool lost; /* the host has nothing of ours any more: see kverbs.h */
+	struct work_struct flush_work;
 
 	/* Objects by handle. Events use them under the lock, and thus never after their end. */
 	struct xarray objects;
@@ -305,6 +313,9 @@ int vrdma_del_gid(const struct ib_gid_attr *attr, void **context);
 
 /* ---- Verbs (ucontext.c, mmap.c, ah.c, mr.c, mw.c, cq.c, srq.c, xrc.c, qp.c) ---- */
 
+#define VRDMA_CQE_SHIFT ilog2(VRDMA_CQE_BYTES)
+static_assert(VRDMA_CQE_BYTES == sizeof(struct vrdma_cqe));
+
 enum vrdma_object_kind {
 	VRDMA_OBJECT_CQ,
 	VRDMA_OBJECT_QP,
@@ -351,6 +362,9 @@ struct vrdma_mr {
 	struct ib_mr ib;
 	struct vrdma_backing *backing;
 	int access; /* VRDMA_ACCESS_ bits */
+	/* Of fast registration: the pages in its list, and the most that it may have. */
+	u32 num_pages;
+	u32 max_pages;
 };
 
 struct vrdma_mw {
@@ -367,6 +381,7 @@ struct vrdma_cq {
 	struct ib_cq ib;
 	struct vrdma_object object;
 	struct vrdma_backing *backing;
+	struct vrdma_kcq *kernel; /* NULL for one of user space */
 	struct mutex lock; /* serialises resize_cq, and protects ring */
 	struct vrdma_mmap_entry *ring;
 	u32 ring_format;
@@ -376,6 +391,7 @@ struct vrdma_srq {
 	struct ib_srq ib;
 	struct vrdma_object object;
 	struct vrdma_backing *backing;
+	struct vrdma_kwq *kernel; /* NULL for one of user space */
 	struct vrdma_mmap_entry *ring;
 	u32 max_wr;
 	u32 max_sge;
@@ -385,6 +401,7 @@ struct vrdma_qp {
 	struct ib_qp ib;
 	struct vrdma_object object;
 	struct vrdma_backing *backing;
+	struct vrdma_kqp *kernel; /* NULL for one of user space */
 	struct vrdma_mmap_entry *sq;
 	struct vrdma_mmap_entry *rq;
 	struct ib_qp_cap cap;
