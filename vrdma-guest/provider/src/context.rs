@@ -1,4 +1,4 @@
-//! Opening the device, and asking for its attributes.
+//! Opening the device.
 #![allow(unsafe_code)] // The library calls in by pointers, and is called by pointers.
 
 use std::ffi::{c_int, c_void};
@@ -10,13 +10,13 @@ use vrdma_abi::config::PAGE_BYTES;
 use vrdma_abi::uapi::UserContextReply;
 use vrdma_rings::Doorbells;
 
-use crate::abi34::*;
-use crate::errno::{Errno, status};
+use crate::abi::*;
+use crate::errno::Errno;
 use crate::library::{Library, library};
 use crate::mapped::{Access, KickPages, Mapped, page_bytes};
 use crate::table::Table;
 use crate::verbs::*;
-use crate::{cq, events, mr, pd, poll, post, qp};
+use crate::{ah, cq, events, mr, mw, pd, poll, post, qp, query, srq, xrcd};
 
 /// What all objects of a context use. It lives until the last of them is gone.
 pub struct Shared {
@@ -46,6 +46,8 @@ impl Shared {
                 context,
                 &mut command,
                 size_of_val(&command),
+                #[cfg(feature = "pabi65")]
+                ptr::null_mut(), // no descriptors for the module
                 (&raw mut reply).cast(),
                 size_of_val(&reply),
             )
@@ -108,26 +110,47 @@ pub unsafe fn shared<'a>(context: *mut ibv_context) -> Option<&'a Arc<Shared>> {
     }
 }
 
+/// What is not offered is left to the library, which answers EOPNOTSUPP. So it does for `query_rt_values`, since a guest cannot read the
+/// clock of its completions' timestamps, and for multicast groups.
 fn operations() -> verbs_context_ops {
     verbs_context_ops {
+        alloc_mw: Some(mw::alloc_mw),
         alloc_pd: Some(pd::alloc_pd),
         async_event: Some(events::async_event),
+        bind_mw: Some(mw::bind_mw),
+        close_xrcd: Some(xrcd::close_xrcd),
+        create_ah: Some(ah::create_ah),
         create_cq: Some(cq::create_cq),
+        create_cq_ex: Some(cq::create_cq_ex),
         create_qp: Some(qp::create_qp),
+        create_qp_ex: Some(qp::create_qp_ex),
+        create_srq: Some(srq::create_srq),
+        create_srq_ex: Some(srq::create_srq_ex),
+        dealloc_mw: Some(mw::dealloc_mw),
         dealloc_pd: Some(pd::dealloc_pd),
         dereg_mr: Some(mr::dereg_mr),
+        destroy_ah: Some(ah::destroy_ah),
         destroy_cq: Some(cq::destroy_cq),
         destroy_qp: Some(qp::destroy_qp),
+        destroy_srq: Some(srq::destroy_srq),
         free_context: Some(free_context),
+        get_srq_num: Some(srq::get_srq_num),
         modify_qp: Some(qp::modify_qp),
+        modify_srq: Some(srq::modify_srq),
+        open_qp: Some(qp::open_qp),
+        open_xrcd: Some(xrcd::open_xrcd),
         poll_cq: Some(poll::poll_cq),
         post_recv: Some(post::post_recv),
         post_send: Some(post::post_send),
-        query_device_ex: Some(query_device_ex),
-        query_port: Some(query_port),
+        post_srq_recv: Some(post::post_srq_recv),
+        query_device_ex: Some(query::query_device_ex),
+        query_port: Some(query::query_port),
         query_qp: Some(qp::query_qp),
+        query_srq: Some(srq::query_srq),
         reg_mr: Some(mr::reg_mr),
         req_notify_cq: Some(events::req_notify_cq),
+        rereg_mr: Some(mr::rereg_mr),
+        resize_cq: Some(cq::resize_cq),
         ..verbs_context_ops::default()
     }
 }
@@ -189,55 +212,5 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
         drop(shared);
         (library.verbs_uninit_context)(&raw mut (*context).verbs);
         libc::free(context.cast());
-    }
-}
-
-unsafe extern "C" fn query_device_ex(
-    context: *mut ibv_context,
-    input: *const c_void,
-    attr: *mut ibv_device_attr_ex,
-    attr_size: usize,
-) -> c_int {
-    // SAFETY: the library passes an open context and attributes of the size given; the response is as long as said.
-    status(unsafe {
-        let Some(shared) = shared(context) else { return libc::EINVAL };
-        let mut response: ib_uverbs_ex_query_device_resp = [0; 38];
-        let mut response_size = size_of_val(&response);
-        let query = shared.library.ibv_cmd_query_device_any;
-        Errno::check(query(context, input, attr, attr_size, &mut response, &mut response_size)).map(|()| {
-            let [fw_ver, ..] = response;
-            (&raw mut (*attr).fw_ver).write(firmware_version(fw_ver));
-        })
-    })
-}
-
-/// The version as text: three numbers of 16 bits, as most kernel drivers report them.
-fn firmware_version(version: u64) -> [u8; 64] {
-    let text = format!("{}.{}.{}", version >> 32, (version >> 16) & 0xffff, version & 0xffff);
-    let mut field = [0; 64];
-    field[..text.len()].copy_from_slice(text.as_bytes());
-    field
-}
-
-unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
-    let mut command: ibv_query_port = Default::default();
-    // SAFETY: the library passes an open context and attributes to fill in; the command is as long as said.
-    status(unsafe {
-        let Some(shared) = shared(context) else { return libc::EINVAL };
-        let query = shared.library.ibv_cmd_query_port;
-        Errno::check(query(context, port, attr, &mut command, size_of::<ibv_query_port>()))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn firmware_versions_are_text() {
-        let text = |version| String::from_utf8(firmware_version(version).to_vec()).unwrap();
-        assert_eq!(text(0).trim_end_matches('\0'), "0.0.0");
-        assert_eq!(text(0x0001_0002_0003).trim_end_matches('\0'), "1.2.3");
-        assert_eq!(text(u64::MAX).trim_end_matches('\0'), "4294967295.65535.65535");
     }
 }

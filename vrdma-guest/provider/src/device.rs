@@ -6,7 +6,7 @@ use std::ptr;
 
 use vrdma_abi::uapi::UVERBS_ABI;
 
-use crate::abi34::*;
+use crate::abi::*;
 use crate::{context, library};
 
 /// Structures of the library that are constant, though they hold pointers.

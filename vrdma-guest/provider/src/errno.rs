@@ -1,6 +1,7 @@
 //! Errors as verbs report them: positive errno values.
 
 use std::ffi::c_int;
+use std::ptr;
 
 /// A positive errno value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,4 +41,12 @@ pub fn status(result: Result<(), Errno>) -> c_int {
         Ok(()) => 0,
         Err(Errno(errno)) => errno,
     }
+}
+
+/// The object, or null and errno, as verbs that make objects return it.
+pub fn pointer<T>(result: Result<*mut T, Errno>) -> *mut T {
+    result.unwrap_or_else(|errno| {
+        errno.set();
+        ptr::null_mut()
+    })
 }

@@ -9,23 +9,23 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use crate::abi34::*;
+use crate::abi::*;
 use crate::verbs::*;
 
 macro_rules! library_functions {
-    ($( $name:ident ( $($arg:ty),* ) $(-> $ret:ty)?; )*) => {
+    ($( $(#[$when:meta])? $name:ident ( $($arg:ty),* ) $(-> $ret:ty)?; )*) => {
         /// The library's functions, with the signatures of driver.h.
         #[allow(missing_docs)] // each is a function of libibverbs and bears its name
         #[derive(Clone, Copy)]
         pub struct Library {
-            $( pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?, )*
+            $( $(#[$when])? pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?, )*
         }
 
         impl Library {
             /// Looks all functions up in a loaded library; `None` when one is missing.
             fn find(loaded: &Loaded) -> Option<Self> {
                 Some(Self {
-                    $( $name: {
+                    $( $(#[$when])? $name: {
                         const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                             Ok(name) => name,
                             Err(_) => panic!("a name holds a zero byte"),
@@ -47,16 +47,30 @@ library_functions! {
     _verbs_init_and_alloc_context(*mut ibv_device, c_int, usize, *mut verbs_context, u32) -> *mut c_void;
     verbs_set_ops(*mut verbs_context, *const verbs_context_ops);
     verbs_uninit_context(*mut verbs_context);
+    #[cfg(not(feature = "pabi65"))]
     ibv_cmd_get_context(*mut verbs_context, *mut ibv_get_context, usize, *mut ib_uverbs_get_context_resp, usize) -> c_int;
+    #[cfg(feature = "pabi65")]
+    ibv_cmd_get_context(*mut verbs_context, *mut ibv_get_context, usize, *mut c_void, *mut ib_uverbs_get_context_resp, usize) -> c_int;
     ibv_cmd_query_device_any(*mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize, *mut ib_uverbs_ex_query_device_resp, *mut usize) -> c_int;
     ibv_cmd_query_port(*mut ibv_context, u8, *mut ibv_port_attr, *mut ibv_query_port, usize) -> c_int;
     ibv_cmd_alloc_pd(*mut ibv_context, *mut ibv_pd, *mut ibv_alloc_pd, usize, *mut ib_uverbs_alloc_pd_resp, usize) -> c_int;
     ibv_cmd_dealloc_pd(*mut ibv_pd) -> c_int;
     ibv_cmd_reg_mr(*mut ibv_pd, *mut c_void, usize, u64, c_int, *mut verbs_mr, *mut ibv_reg_mr, usize, *mut ib_uverbs_reg_mr_resp, usize) -> c_int;
+    ibv_cmd_rereg_mr(*mut verbs_mr, u32, *mut c_void, usize, u64, c_int, *mut ibv_pd, *mut ibv_rereg_mr, usize, *mut ib_uverbs_rereg_mr_resp, usize) -> c_int;
     ibv_cmd_dereg_mr(*mut verbs_mr) -> c_int;
+    ibv_cmd_alloc_mw(*mut ibv_pd, c_int, *mut ibv_mw, *mut ibv_alloc_mw, usize, *mut ib_uverbs_alloc_mw_resp, usize) -> c_int;
+    ibv_cmd_dealloc_mw(*mut ibv_mw) -> c_int;
     ibv_cmd_create_cq(*mut ibv_context, c_int, *mut ibv_comp_channel, c_int, *mut ibv_cq, *mut ibv_create_cq, usize, *mut ib_uverbs_create_cq_resp, usize) -> c_int;
     ibv_cmd_destroy_cq(*mut ibv_cq) -> c_int;
-    ibv_cmd_create_qp(*mut ibv_pd, *mut ibv_qp, *mut ibv_qp_init_attr, *mut ibv_create_qp, usize, *mut ib_uverbs_create_qp_resp, usize) -> c_int;
+    ibv_cmd_resize_cq(*mut ibv_cq, c_int, *mut ibv_resize_cq, usize, *mut ib_uverbs_resize_cq_resp, usize) -> c_int;
+    ibv_cmd_create_srq_ex(*mut ibv_context, *mut verbs_srq, *mut ibv_srq_init_attr_ex, *mut ibv_create_xsrq, usize, *mut ib_uverbs_create_srq_resp, usize) -> c_int;
+    ibv_cmd_modify_srq(*mut ibv_srq, *mut ibv_srq_attr, c_int, *mut ibv_modify_srq, usize) -> c_int;
+    ibv_cmd_query_srq(*mut ibv_srq, *mut ibv_srq_attr, *mut ibv_query_srq, usize) -> c_int;
+    ibv_cmd_destroy_srq(*mut ibv_srq) -> c_int;
+    ibv_cmd_open_xrcd(*mut ibv_context, *mut verbs_xrcd, c_int, *mut ibv_xrcd_init_attr, *mut ibv_open_xrcd, usize, *mut ib_uverbs_open_xrcd_resp, usize) -> c_int;
+    ibv_cmd_close_xrcd(*mut verbs_xrcd) -> c_int;
+    ibv_cmd_create_qp_ex(*mut ibv_context, *mut verbs_qp, *mut ibv_qp_init_attr_ex, *mut ibv_create_qp, usize, *mut ib_uverbs_create_qp_resp, usize) -> c_int;
+    ibv_cmd_open_qp(*mut ibv_context, *mut verbs_qp, c_int, *mut ibv_qp_open_attr, *mut ibv_open_qp, usize, *mut ib_uverbs_create_qp_resp, usize) -> c_int;
     ibv_cmd_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_modify_qp, usize) -> c_int;
     ibv_cmd_query_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr, *mut ibv_query_qp, usize) -> c_int;
     ibv_cmd_destroy_qp(*mut ibv_qp) -> c_int;

@@ -3,11 +3,10 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
-use std::ptr;
 
-use crate::abi34::*;
+use crate::abi::*;
 use crate::context::shared;
-use crate::errno::{Errno, status};
+use crate::errno::{Errno, pointer, status};
 use crate::object::Object;
 use crate::verbs::*;
 
@@ -16,7 +15,7 @@ type Pd = Object<ibv_pd, ()>;
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     let (mut command, mut response): (ibv_alloc_pd, ib_uverbs_alloc_pd_resp) = Default::default();
     // SAFETY: the library passes an open context; command and response are as long as said; an ibv_pd may be all zeroes.
-    let pd = unsafe {
+    pointer(unsafe {
         Pd::create(|pd| {
             let library = shared(context).ok_or(Errno::EINVAL)?.library;
             Errno::check((library.ibv_cmd_alloc_pd)(
@@ -30,10 +29,6 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
             (*pd).context = context;
             Ok(())
         })
-    };
-    pd.unwrap_or_else(|errno| {
-        errno.set();
-        ptr::null_mut()
     })
 }
 

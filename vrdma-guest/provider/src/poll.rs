@@ -3,9 +3,10 @@
 
 use std::ffi::{c_int, c_uint};
 
-use vrdma_abi::ring::{CQE_WITH_IMM, Cqe};
+use vrdma_abi::control::HANDLE_NONE;
+use vrdma_abi::ring::{CQE_GRH, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 
-use crate::cq::{Completions, completions};
+use crate::cq::{CompletionQueue, Completions, completions};
 use crate::errno::Errno;
 use crate::verbs::*;
 
@@ -19,30 +20,49 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut i
     }
 }
 
-/// Hands up to `max` completions to `put`, and returns how many. When there are none and the device is gone, so that none can
-/// come, this is an error: a program that only polls would wait for ever.
+/// Hands up to `max` completions to `put`, and returns how many.
 fn poll(completions: &Completions, max: usize, mut put: impl FnMut(usize, ibv_wc)) -> Result<usize, Errno> {
-    let table = &completions.shared.table;
     let mut count = 0;
-    let mut ring = completions.ring();
+    let mut queue = completions.queue.lock();
     while count < max {
-        let Some(cqe) = ring.poll() else { break };
-        // A completion that was disowned when its QP ended has no slot.
-        let Some(slot) = table.get(cqe.cookie) else { continue };
-        slot.completed(&cqe);
+        let Some(cqe) = completions.take(&mut queue) else { break };
         put(count, completion(&cqe));
         count += 1;
     }
-    ring.publish();
-    if count == 0 && max != 0 && !completions.shared.is_live() {
-        return Err(Errno::EIO);
+    queue.ring.publish();
+    if count == 0 && max != 0 {
+        completions.check(&queue)?;
     }
     Ok(count)
 }
 
+impl Completions {
+    /// Takes the next completion that is of interest to the application, and tells its QP how far the RNIC has come.
+    #[inline]
+    pub fn take(&self, queue: &mut CompletionQueue) -> Option<Cqe> {
+        loop {
+            let cqe = queue.ring.poll()?;
+            match self.shared.table.get(cqe.cookie) {
+                Some(slot) => slot.completed(&cqe),
+                // The target of an XRC connection belongs to no context, and so has no slot in this one.
+                None if cqe.flags & CQE_SRQ != 0 && cqe.cookie != HANDLE_NONE => {}
+                // Disowned when its QP ended.
+                None => continue,
+            }
+            return Some(cqe);
+        }
+    }
+
+    /// Whether completions can come at all; when not, a program that only polls would wait for ever.
+    #[inline]
+    pub fn check(&self, queue: &CompletionQueue) -> Result<(), Errno> {
+        if queue.lost || !self.shared.is_live() { Err(Errno::EIO) } else { Ok(()) }
+    }
+}
+
 /// A ring's entry as verbs report it. Status and opcode have the same values in both.
+#[inline]
 fn completion(cqe: &Cqe) -> ibv_wc {
-    let wc_flags: c_uint = if cqe.flags & CQE_WITH_IMM != 0 { IBV_WC_WITH_IMM } else { 0 };
     ibv_wc {
         wr_id: cqe.wr_id,
         status: cqe.status.into(),
@@ -52,10 +72,17 @@ fn completion(cqe: &Cqe) -> ibv_wc {
         imm_data: cqe.imm_or_inv,
         qp_num: cqe.qpn,
         src_qp: cqe.src_qpn,
-        wc_flags,
+        wc_flags: wc_flags(cqe),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: cqe.sl,
         dlid_path_bits: 0,
     }
+}
+
+/// IBV_WC_ bits of a completion.
+#[inline]
+pub fn wc_flags(cqe: &Cqe) -> c_uint {
+    let flag = |ring, verbs| if cqe.flags & ring != 0 { verbs } else { 0 };
+    flag(CQE_GRH, IBV_WC_GRH) | flag(CQE_WITH_IMM, IBV_WC_WITH_IMM) | flag(CQE_WITH_INV, IBV_WC_WITH_INV)
 }

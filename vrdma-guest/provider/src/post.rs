@@ -8,14 +8,13 @@ use std::ffi::c_int;
 use std::mem::{offset_of, size_of};
 use std::slice;
 
-use vrdma_abi::ring::{
-    AtomicSegment, SEND_FENCE, SEND_OP_CMP_SWAP, SEND_OP_FETCH_ADD, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE,
-    SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_SIGNALED, SEND_SOLICITED, Sge,
-};
-use vrdma_rings::{Operands, PostError, SendRequest};
+use vrdma_abi::ring::Sge;
+use vrdma_rings::{PostError, SendRequest};
 
 use crate::errno::Errno;
 use crate::qp::{Pair, RecvQueue, SendQueue, pair};
+use crate::request::{carries_data, has_data, translate};
+use crate::srq::{Receives, receives};
 use crate::verbs::*;
 
 // A scatter/gather entry of verbs is one of the ring.
@@ -69,21 +68,57 @@ pub unsafe extern "C" fn post_recv(
     }
 }
 
+pub unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the application passes a shared receive queue of this provider, a list of valid requests and a place for the bad one.
+    unsafe {
+        match shared_recv_all(receives(srq), wr) {
+            Ok(()) => 0,
+            Err((Errno(errno), bad)) => {
+                bad_wr.write(bad);
+                errno
+            }
+        }
+    }
+}
+
+/// Posts one send that has no data.
+pub fn send_request(pair: &Pair, request: &SendRequest) -> Result<(), Errno> {
+    let (Some(queue), Some(slot)) = (pair.send(), pair.slot()) else { return Err(Errno::EINVAL) };
+    pair.check_sends()?;
+    let mut queue = queue.lock();
+    queue.ring.complete(slot.send_consumer());
+    queue.ring.post(request, &[])?;
+    queue.ring.publish();
+    pair.ring_doorbell();
+    Ok(())
+}
+
+impl Pair {
+    /// Whether sends can be posted in this state of the QP and of the device.
+    #[inline]
+    pub fn check_sends(&self) -> Result<(), Errno> {
+        if !self.shared.is_live() {
+            return Err(Errno::EIO);
+        }
+        if self.state() < IBV_QPS_RTS { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+}
+
 /// Posts sends up to the first one that is refused, and returns that one.
 ///
 /// # Safety
 ///
 /// `first` must begin a list of valid requests.
 unsafe fn send_all(pair: &Pair, first: *mut ibv_send_wr) -> Result<(), (Errno, *mut ibv_send_wr)> {
-    if !pair.shared.is_live() {
-        return Err((Errno::EIO, first));
-    }
-    if pair.state() < IBV_QPS_RTS {
+    pair.check_sends().map_err(|errno| (errno, first))?;
+    let (Some(queue), Some(slot)) = (pair.send(), pair.slot()) else {
         return Err((Errno::EINVAL, first));
-    }
-    let (Some(mut queue), Some(slot)) = (pair.send(), pair.slot()) else {
-        return Err((Errno::ENOMEM, first));
     };
+    let mut queue = queue.lock();
     queue.ring.complete(slot.send_consumer());
 
     let mut result = Ok(());
@@ -91,7 +126,7 @@ unsafe fn send_all(pair: &Pair, first: *mut ibv_send_wr) -> Result<(), (Errno, *
     // SAFETY: the caller says that the list is valid.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: as above.
-        if let Err(errno) = unsafe { send_one(&mut queue, wr) } {
+        if let Err(errno) = unsafe { send_one(pair, &mut queue, wr) } {
             result = Err((errno, next));
             break;
         }
@@ -105,16 +140,20 @@ unsafe fn send_all(pair: &Pair, first: *mut ibv_send_wr) -> Result<(), (Errno, *
 
 /// # Safety
 ///
-/// The request's list of scatter/gather entries must be valid, and with IBV_SEND_INLINE the memory that it names too.
+/// What the request points to must be valid, and with IBV_SEND_INLINE the memory that its scatter/gather entries name too.
 #[inline]
-unsafe fn send_one(queue: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), Errno> {
-    let request = request(wr).ok_or(Errno::EINVAL)?;
-    // SAFETY: the caller says that the list is valid.
+unsafe fn send_one(pair: &Pair, queue: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), Errno> {
+    // SAFETY: the caller says that what the request points to is valid.
+    let request = unsafe { translate(pair.kind, wr) }?;
+    if !has_data(request.opcode) {
+        return Ok(queue.ring.post(&request, &[])?);
+    }
+    // SAFETY: as above.
     let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge) }?;
     if wr.send_flags & IBV_SEND_INLINE == 0 {
         return Ok(queue.ring.post(&request, sges)?);
     }
-    if !carries_data(wr.opcode) {
+    if !carries_data(request.opcode) {
         return Err(Errno::EINVAL);
     }
     let bytes: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -140,8 +179,9 @@ unsafe fn recv_all(pair: &Pair, first: *mut ibv_recv_wr) -> Result<(), (Errno, *
     if pair.state() == IBV_QPS_RESET {
         return Err((Errno::EINVAL, first));
     }
+    // A QP with a shared receive queue has none of its own.
     let (Some(mut queue), Some(slot)) = (pair.recv(), pair.slot()) else {
-        return Err((Errno::ENOMEM, first));
+        return Err((Errno::EINVAL, first));
     };
     queue.ring.complete(slot.recv_consumer());
 
@@ -173,47 +213,35 @@ unsafe fn recv_one(queue: &mut RecvQueue, wr: &ibv_recv_wr) -> Result<(), Errno>
     Ok(queue.ring.post(wr.wr_id, sges)?)
 }
 
-/// What the ring's entry shall say; `None` for an opcode that RC QPs of this device do not have.
-#[inline]
-fn request(wr: &ibv_send_wr) -> Option<SendRequest> {
-    let opcode = match wr.opcode {
-        IBV_WR_RDMA_WRITE => SEND_OP_RDMA_WRITE,
-        IBV_WR_RDMA_WRITE_WITH_IMM => SEND_OP_RDMA_WRITE_IMM,
-        IBV_WR_SEND => SEND_OP_SEND,
-        IBV_WR_SEND_WITH_IMM => SEND_OP_SEND_IMM,
-        IBV_WR_RDMA_READ => SEND_OP_RDMA_READ,
-        IBV_WR_ATOMIC_CMP_AND_SWP => SEND_OP_CMP_SWAP,
-        IBV_WR_ATOMIC_FETCH_AND_ADD => SEND_OP_FETCH_ADD,
-        _ => return None,
-    };
-    let flag = |verbs, ring| if wr.send_flags & verbs != 0 { ring } else { 0 };
-    let flags = flag(IBV_SEND_SIGNALED, SEND_SIGNALED)
-        | flag(IBV_SEND_SOLICITED, SEND_SOLICITED)
-        | flag(IBV_SEND_FENCE, SEND_FENCE);
-    let mut request = SendRequest { opcode, flags, wr_id: wr.wr_id, ..SendRequest::default() };
-
-    if matches!(opcode, SEND_OP_RDMA_WRITE_IMM | SEND_OP_SEND_IMM) {
-        request.imm_or_inv = wr.imm_data; // both hold the bytes as they go over the wire
+/// Posts receives to a shared queue up to the first one that is refused, and returns that one.
+///
+/// # Safety
+///
+/// `first` must begin a list of valid requests.
+unsafe fn shared_recv_all(
+    receives: &Receives,
+    first: *mut ibv_recv_wr,
+) -> Result<(), (Errno, *mut ibv_recv_wr)> {
+    if !receives.shared.is_live() {
+        return Err((Errno::EIO, first));
     }
-    // SAFETY: every bit pattern is a value of both parts of the union.
-    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
-    match opcode {
-        SEND_OP_RDMA_WRITE | SEND_OP_RDMA_WRITE_IMM | SEND_OP_RDMA_READ => {
-            (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
+    let mut queue = receives.queue();
+    let mut result = Ok(());
+    let mut next = first;
+    // SAFETY: the caller says that the list is valid.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        let posted = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge) }
+            .and_then(|sges| Ok(queue.ring.post(wr.wr_id, sges)?));
+        if let Err(errno) = posted {
+            result = Err((errno, next));
+            break;
         }
-        SEND_OP_CMP_SWAP | SEND_OP_FETCH_ADD => {
-            (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
-            let (compare_add, swap) = (atomic.compare_add, atomic.swap);
-            request.operands = Operands::Atomic(AtomicSegment { compare_add, swap });
-        }
-        _ => {}
+        next = wr.next;
     }
-    Some(request)
-}
-
-/// Whether a request takes data from this side, which can stand in the entry.
-fn carries_data(opcode: c_int) -> bool {
-    matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_SEND | IBV_WR_SEND_WITH_IMM)
+    // The RNIC looks for receives when a message comes: there is no doorbell.
+    queue.ring.publish();
+    result
 }
 
 /// A request's scatter/gather entries, as those of the ring.
@@ -222,7 +250,7 @@ fn carries_data(opcode: c_int) -> bool {
 ///
 /// `list` must hold `count` entries, which live for as long as the slice.
 #[inline]
-unsafe fn sges<'a>(list: *const ibv_sge, count: c_int, max: usize) -> Result<&'a [Sge], Errno> {
+pub unsafe fn sges<'a>(list: *const ibv_sge, count: c_int, max: usize) -> Result<&'a [Sge], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         // SAFETY: the caller says that the list is valid; the two types have the same layout, as asserted above.

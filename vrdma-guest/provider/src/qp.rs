@@ -8,23 +8,63 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vrdma_abi::control::RING_FORMAT_1;
+use vrdma_abi::ring::{DatagramSegment, XrcSegment};
 use vrdma_abi::uapi::{UserQpReply, UserQpRequest};
-use vrdma_rings::{RecvRing, SendRing};
+use vrdma_rings::{RecvRing, SendRing, Target};
 
-use crate::abi34::*;
+use crate::abi::*;
 use crate::context::{Shared, shared};
 use crate::cq::{Completions, completions};
-use crate::errno::{Errno, status};
+use crate::errno::{Errno, pointer, status};
+use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
 use crate::object::Object;
 use crate::table::Slot;
 use crate::verbs::*;
+use crate::wr::{self, Batch};
+
+/// What a QP's type means for its work requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RC and UC: requests go to the peer.
+    Connected,
+    /// UD: each request has an address.
+    Datagram,
+    /// XRC_SEND: each request names a shared receive queue of the peer's.
+    XrcInitiator,
+    /// XRC_RECV: there are no requests.
+    XrcTarget,
+}
+
+impl Kind {
+    fn of(qp_type: c_int) -> Result<Self, Errno> {
+        match qp_type {
+            IBV_QPT_RC | IBV_QPT_UC => Ok(Self::Connected),
+            IBV_QPT_UD => Ok(Self::Datagram),
+            IBV_QPT_XRC_SEND => Ok(Self::XrcInitiator),
+            IBV_QPT_XRC_RECV => Ok(Self::XrcTarget),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// The destination of a request before it is known.
+    #[inline]
+    pub fn no_target(self) -> Target {
+        match self {
+            Self::Connected | Self::XrcTarget => Target::Connected,
+            Self::Datagram => Target::Datagram(DatagramSegment::ZERO),
+            Self::XrcInitiator => Target::Xrc(XrcSegment::ZERO),
+        }
+    }
+}
 
 /// A send queue and what the application may put into one request.
 pub struct SendQueue {
     pub ring: SendRing<Mapped>,
     pub max_sge: usize,
     pub max_inline: usize,
+    /// What `ibv_wr_start` has begun.
+    pub batch: Batch,
 }
 
 /// A receive queue and what the application may put into one request.
@@ -36,26 +76,45 @@ pub struct RecvQueue {
 /// A QP's own state.
 pub struct Pair {
     pub shared: Arc<Shared>,
+    pub kind: Kind,
+    /// 0 for XRC targets, which have no slot in the table.
     cookie: u32,
     db_slot: u16,
     db_index: u16,
     /// The state as far as this process knows: the RNIC moves a QP to ERR by itself.
     state: AtomicI32,
     /// `None` when it has no entries.
-    send: Option<Mutex<SendQueue>>,
+    send: Option<Lock<SendQueue>>,
     recv: Option<Mutex<RecvQueue>>,
-    cqs: [Arc<Completions>; 2],
+    /// Those of sends and of receives, as far as the QP has them.
+    cqs: [Option<Arc<Completions>>; 2],
 }
 
 pub type Qp = Object<verbs_qp, Pair>;
 
 impl Pair {
+    /// A QP whose work requests, if it has any, are nobody's business here.
+    fn without_queues(shared: &Arc<Shared>, kind: Kind, state: c_int) -> Self {
+        Self {
+            shared: shared.clone(),
+            kind,
+            cookie: 0,
+            db_slot: 0,
+            db_index: 0,
+            state: AtomicI32::new(state),
+            send: None,
+            recv: None,
+            cqs: [None, None],
+        }
+    }
+
     fn map(
         shared: &Arc<Shared>,
+        kind: Kind,
         cookie: u32,
         cap: &ibv_qp_cap,
         reply: &UserQpReply,
-        cqs: [Arc<Completions>; 2],
+        cqs: [Option<Arc<Completions>>; 2],
     ) -> Result<Self, Errno> {
         if reply.ring_format != RING_FORMAT_1 || !shared.is_doorbell(reply.db_slot, reply.db_index) {
             return Err(Errno::EOPNOTSUPP);
@@ -65,10 +124,11 @@ impl Pair {
         if reply.sq_entries != 0 {
             let memory = memory(reply.sq_offset, reply.sq_bytes)?;
             let ring = SendRing::new(memory, reply.sq_entries, reply.sq_stride_shift);
-            send = Some(Mutex::new(SendQueue {
+            send = Some(Lock::new(SendQueue {
                 ring: ring.map_err(|_| Errno::EINVAL)?,
                 max_sge: cap.max_send_sge as usize,
                 max_inline: reply.max_inline_bytes.into(),
+                batch: Batch::default(),
             }));
         }
         let mut recv = None;
@@ -82,13 +142,13 @@ impl Pair {
         }
         let (db_slot, db_index) = (reply.db_slot, reply.db_index);
         let state = AtomicI32::new(IBV_QPS_RESET);
-        Ok(Self { shared: shared.clone(), cookie, db_slot, db_index, state, send, recv, cqs })
+        Ok(Self { shared: shared.clone(), kind, cookie, db_slot, db_index, state, send, recv, cqs })
     }
 
     /// The send queue, for one poster at a time.
     #[inline]
-    pub fn send(&self) -> Option<MutexGuard<'_, SendQueue>> {
-        self.send.as_ref().map(|queue| queue.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn send(&self) -> Option<&Lock<SendQueue>> {
+        self.send.as_ref()
     }
 
     /// The receive queue, for one poster at a time.
@@ -135,8 +195,8 @@ impl Pair {
         if let Some(slot) = self.slot() {
             slot.reset();
         }
-        if let Some(mut queue) = self.send() {
-            queue.ring.reset();
+        if let Some(queue) = self.send() {
+            queue.lock().ring.reset();
         }
         if let Some(mut queue) = self.recv() {
             queue.ring.reset();
@@ -146,9 +206,9 @@ impl Pair {
     /// Makes pollers skip the completions that wait to be polled. The RNIC writes no more of them.
     fn disown_completions(&self) {
         let [send_cq, recv_cq] = &self.cqs;
-        send_cq.ring().discard(self.cookie);
-        if !Arc::ptr_eq(send_cq, recv_cq) {
-            recv_cq.ring().discard(self.cookie);
+        for cq in [send_cq, recv_cq].into_iter().flatten() {
+            // The second time around finds nothing where both are one.
+            cq.queue.lock().ring.discard(self.cookie);
         }
     }
 }
@@ -172,55 +232,177 @@ pub unsafe fn pair<'a>(qp: *mut ibv_qp) -> &'a Pair {
     unsafe { Qp::own(qp.cast()) }
 }
 
-pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the library passes a domain of an open context and the application's attributes; a verbs_qp may be all zeroes.
-    let qp = unsafe { Qp::create(|qp| create(pd, qp.cast(), attr)) };
-    match qp {
-        Ok(qp) => qp.cast(),
-        Err(errno) => {
-            errno.set();
-            ptr::null_mut()
-        }
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the library passes a domain of an open context and the application's attributes.
+    unsafe {
+        let mut extended = ibv_qp_init_attr_ex {
+            qp_context: (*init).qp_context,
+            send_cq: (*init).send_cq,
+            recv_cq: (*init).recv_cq,
+            srq: (*init).srq,
+            cap: (*init).cap,
+            qp_type: (*init).qp_type,
+            sq_sig_all: (*init).sq_sig_all,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd,
+            xrcd: ptr::null_mut(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: ptr::null_mut(),
+            rx_hash_conf: [0; 3],
+            source_qpn: 0,
+            send_ops_flags: 0,
+        };
+        let qp = create_qp_ex((*pd).context, &mut extended);
+        (*init).cap = extended.cap;
+        qp
     }
+}
+
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the library passes an open context and the application's attributes; a verbs_qp may be all zeroes.
+    let qp = pointer(unsafe { Qp::create(|qp| create(context, qp, &mut *init)) });
+    qp.cast()
 }
 
 /// # Safety
 ///
-/// As for `create_qp`; `qp` must be the library's part of the new object.
-unsafe fn create(pd: *mut ibv_pd, qp: *mut ibv_qp, attr: *mut ibv_qp_init_attr) -> Result<Pair, Errno> {
-    // SAFETY: the caller's pointers are valid, and the completion queues are the application's, of this provider.
+/// As for `create_qp_ex`; `qp` must be the library's part of the new object.
+unsafe fn create(
+    context: *mut ibv_context,
+    qp: *mut verbs_qp,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Result<Pair, Errno> {
+    let kind = check(init)?;
+    let ops = if init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 { init.send_ops_flags } else { 0 };
+    // SAFETY: the context is open, and the completion queues are the application's, of this provider.
     let (shared, cqs) = unsafe {
-        if (*attr).send_cq.is_null() || (*attr).recv_cq.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        let shared = shared((*pd).context).ok_or(Errno::EINVAL)?;
-        (shared, [(*attr).send_cq, (*attr).recv_cq].map(|cq| completions(cq).clone()))
+        let cq = |cq: *mut ibv_cq, used| (used && !cq.is_null()).then(|| completions(cq).clone());
+        let sends = kind != Kind::XrcTarget;
+        let receives = sends && kind != Kind::XrcInitiator;
+        (shared(context).ok_or(Errno::EINVAL)?, [cq(init.send_cq, sends), cq(init.recv_cq, receives)])
     };
-    let cookie = shared.table.take().ok_or(Errno::ENOMEM)?;
+    let has_sends = cqs[0].is_some();
+    let cookie = if has_sends { shared.table.take().ok_or(Errno::ENOMEM)? } else { 0 };
+    // SAFETY: the caller's pointers are valid. A QP that cannot be used is destroyed before anybody has used it, so the kernel has no
+    // reason to refuse.
+    let pair = unsafe {
+        send_command(shared, context, qp, init, cookie).and_then(|(reply, comp_mask)| {
+            let pair = if has_sends {
+                Pair::map(shared, kind, cookie, &init.cap, &reply, cqs)
+            } else {
+                Ok(Pair::without_queues(shared, kind, IBV_QPS_RESET))
+            };
+            let pair = pair.and_then(|pair| {
+                if init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
+                    pair.send().ok_or(Errno::EINVAL)?;
+                    wr::offer(&mut (*qp).qp, kind, ops);
+                    *comp_mask |= VERBS_QP_EX;
+                }
+                Ok(pair)
+            });
+            pair.inspect_err(|_| {
+                (shared.library.ibv_cmd_destroy_qp)(qp.cast());
+            })
+        })
+    };
+    pair.inspect_err(|_| shared.table.give_back(cookie))
+}
+
+/// What this device cannot do is EOPNOTSUPP, what nobody can do EINVAL.
+fn check(init: &ibv_qp_init_attr_ex) -> Result<Kind, Errno> {
+    let kind = Kind::of(init.qp_type)?;
+    let has = |mask| init.comp_mask & mask != 0;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if init.comp_mask & !known != 0
+        || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0
+        || has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && init.send_ops_flags & !wr::operations(init.qp_type) != 0
+    {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let has_pd = has(IBV_QP_INIT_ATTR_PD) && !init.pd.is_null();
+    let is_whole = match kind {
+        Kind::XrcTarget => has(IBV_QP_INIT_ATTR_XRCD) && !init.xrcd.is_null(),
+        Kind::XrcInitiator => has_pd && !init.send_cq.is_null(),
+        Kind::Connected | Kind::Datagram => has_pd && !init.send_cq.is_null() && !init.recv_cq.is_null(),
+    };
+    if is_whole { Ok(kind) } else { Err(Errno::EINVAL) }
+}
+
+/// Has the kernel make the QP. Returns the module's answer, and the place of `verbs_qp.comp_mask`.
+///
+/// # Safety
+///
+/// As for `create_qp_ex`; `qp` must be the library's part of the new object.
+unsafe fn send_command<'a>(
+    shared: &Shared,
+    context: *mut ibv_context,
+    qp: *mut verbs_qp,
+    init: &mut ibv_qp_init_attr_ex,
+    cookie: u32,
+) -> Result<(UserQpReply, &'a mut u32), Errno> {
+    // The library takes no other attributes, and the rest has been dealt with.
+    let comp_mask = init.comp_mask;
+    init.comp_mask &= IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
     let mut command: WithDriver<ibv_create_qp, UserQpRequest> = Default::default();
     command.driver.cookie = cookie;
     let mut reply: WithDriver<ib_uverbs_create_qp_resp, UserQpReply> = Default::default();
-    // SAFETY: as above; command and reply are as long as said.
-    let created = Errno::check(unsafe {
-        (shared.library.ibv_cmd_create_qp)(
-            pd,
+    // The library stores comp_mask where its version has it: a mark tells whether that is here.
+    const MARK: u32 = u32::MAX;
+    // SAFETY: the caller's pointers are valid; command and reply are as long as said.
+    unsafe {
+        (*qp).tail[0] = MARK;
+        let created = Errno::check((shared.library.ibv_cmd_create_qp_ex)(
+            context,
             qp,
-            attr,
+            init,
             (&raw mut command).cast(),
             size_of_val(&command),
             (&raw mut reply).cast(),
             size_of_val(&reply),
-        )
-    });
-    let pair = created.and_then(|()| {
-        // SAFETY: the attributes are valid, and the library has put into them what the module granted.
-        let cap = unsafe { (*attr).cap };
-        Pair::map(shared, cookie, &cap, &reply.driver, cqs).inspect_err(|_| {
-            // SAFETY: the command above has made the QP. Nobody has used it yet, so the kernel has no reason to refuse.
-            unsafe { (shared.library.ibv_cmd_destroy_qp)(qp) };
+        ));
+        init.comp_mask = comp_mask;
+        created?;
+        let [first, _, second, ..] = &mut (*qp).tail;
+        if *first != MARK {
+            return Ok((reply.driver, first));
+        }
+        *first = 0;
+        Ok((reply.driver, second))
+    }
+}
+
+/// Opens the target of an XRC connection, which another process has made.
+pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+    let (mut command, mut response): (ibv_open_qp, ib_uverbs_create_qp_resp) = Default::default();
+    // SAFETY: the library passes an open context and the application's attributes; command and response are as long as said;
+    // a verbs_qp may be all zeroes.
+    let qp = pointer(unsafe {
+        Qp::create(|qp| {
+            if (*attr).qp_type != IBV_QPT_XRC_RECV {
+                return Err(Errno::EINVAL);
+            }
+            let shared = shared(context).ok_or(Errno::EINVAL)?;
+            Errno::check((shared.library.ibv_cmd_open_qp)(
+                context,
+                qp,
+                size_of::<verbs_qp>() as c_int, // a few hundred bytes
+                attr,
+                &mut command,
+                size_of::<ibv_open_qp>(),
+                &mut response,
+                size_of::<ib_uverbs_create_qp_resp>(),
+            ))?;
+            Ok(Pair::without_queues(shared, Kind::XrcTarget, IBV_QPS_UNKNOWN))
         })
     });
-    pair.inspect_err(|_| shared.table.give_back(cookie))
+    qp.cast()
 }
 
 pub unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {

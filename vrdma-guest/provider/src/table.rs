@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use vrdma_abi::ring::{CQE_RECV, Cqe, WC_SUCCESS};
+use vrdma_abi::ring::{CQE_RECV, CQE_SRQ, Cqe, WC_SUCCESS};
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 256;
@@ -27,8 +27,12 @@ impl Slot {
     /// Takes note of a completion. Called by one poller at a time for each completion queue, in the queue's order.
     #[inline]
     pub fn completed(&self, cqe: &Cqe) {
-        let consumer = if cqe.flags & CQE_RECV != 0 { &self.recv_consumer } else { &self.send_consumer };
-        consumer.store(cqe.consumer, Ordering::Release);
+        match cqe.flags & (CQE_RECV | CQE_SRQ) {
+            0 => self.send_consumer.store(cqe.consumer, Ordering::Release),
+            CQE_RECV => self.recv_consumer.store(cqe.consumer, Ordering::Release),
+            // The entry belongs to no queue of this QP.
+            _ => {}
+        }
         if cqe.status != WC_SUCCESS {
             self.failed.store(true, Ordering::Relaxed);
         }
@@ -173,6 +177,7 @@ mod tests {
         let slot = table.get(cookie).unwrap();
         slot.completed(&Cqe { consumer: 3, status: 5, ..Cqe::ZERO });
         slot.completed(&Cqe { consumer: 4, flags: CQE_RECV, ..Cqe::ZERO });
+        slot.completed(&Cqe { consumer: 9, flags: CQE_RECV | CQE_SRQ, ..Cqe::ZERO });
         assert_eq!((slot.send_consumer(), slot.recv_consumer(), slot.has_failed()), (3, 4, true));
         slot.reset();
         assert_eq!((slot.send_consumer(), slot.recv_consumer(), slot.has_failed()), (0, 0, false));

@@ -5,12 +5,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use vrdma_abi::uapi::UVERBS_ABI;
+
+/// The name of the library that cargo builds, and the one under which the libibverbs of its private ABI looks for it.
+const NAMES: [&str; 2] = if cfg!(feature = "pabi65") {
+    ["libvrdma65.so", "libvrdma-rdmav65.so"]
+} else {
+    ["libvrdma.so", "libvrdma-rdmav34.so"]
+};
+
 /// The library that cargo has built beside this test.
 fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
     [deps, deps.parent().unwrap()]
-        .map(|folder| folder.join("libvrdma.so"))
+        .map(|folder| folder.join(NAMES[0]))
         .into_iter()
         .find(|library| library.exists())
         .expect("cargo builds the library for its tests")
@@ -18,11 +27,12 @@ fn built() -> PathBuf {
 
 /// A sysfs tree with one verbs device, whose parent has this modalias.
 fn sysfs(root: &Path, modalias: &str) {
+    let abi = UVERBS_ABI.to_string();
     let files = [
         ("class/infiniband_verbs/abi_version", "6"),
         ("class/infiniband_verbs/uverbs0/ibdev", "rocep0s9"),
         ("class/infiniband_verbs/uverbs0/dev", "231:192"),
-        ("class/infiniband_verbs/uverbs0/abi_version", "1"),
+        ("class/infiniband_verbs/uverbs0/abi_version", abi.as_str()),
         ("class/infiniband/rocep0s9/node_type", "1: CA"),
         ("class/infiniband/rocep0s9/node_guid", "5254:00ff:fe64:0001"),
         ("class/infiniband/rocep0s9/device/modalias", modalias),
@@ -37,7 +47,7 @@ fn sysfs(root: &Path, modalias: &str) {
 /// What `ibv_devices` prints for such a device. It also looks for a device file, so it runs in a mount namespace of its own.
 fn devices(root: &Path, modalias: &str) -> String {
     sysfs(root, modalias);
-    fs::copy(built(), root.join("libvrdma-rdmav34.so")).unwrap();
+    fs::copy(built(), root.join(NAMES[1])).unwrap();
     let script = "mount -t tmpfs none /dev && mkdir /dev/infiniband && touch /dev/infiniband/uverbs0 && exec ibv_devices";
     let output = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", script])

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use vrdma_abi::control::RING_FORMAT_1;
 use vrdma_abi::ring::{CQE_BYTES, recv_stride_shift, ring_pages, send_stride_shift};
-use vrdma_abi::uapi::{UserContextReply, UserCqReply, UserQpReply, UserQpRequest};
+use vrdma_abi::uapi::{UserContextReply, UserCqReply, UserQpReply, UserQpRequest, UserSrqReply};
 
-use crate::abi34::*;
+use crate::abi::*;
 use crate::library::{Library, set_library};
 use crate::verbs::*;
 
@@ -23,6 +23,8 @@ pub const KICKS: u64 = DOORBELLS + SLOTS * PAGE;
 const RINGS: u64 = KICKS + SLOTS * PAGE;
 pub const DEVICE_BYTES: u64 = 4 << 20;
 
+type MoveEntries = Box<dyn FnMut(UserCqReply, UserCqReply) + Send>;
+
 /// The kernel's side of one open device.
 #[derive(Default)]
 pub struct Kernel {
@@ -31,11 +33,18 @@ pub struct Kernel {
     /// Objects that live, by handle: what was answered when they were made.
     pub cqs: BTreeMap<u32, UserCqReply>,
     pub qps: BTreeMap<u32, (UserQpReply, UserQpRequest)>,
+    pub srqs: BTreeMap<u32, UserSrqReply>,
     pub others: usize,
     /// The next command fails so.
     pub fail: Option<c_int>,
     /// The next rings have this format.
     pub ring_format: u32,
+    /// The library has `verbs_qp.comp_mask` where v44 had it.
+    pub is_v44: bool,
+    /// What the RNIC does with the completions of a queue that gets another ring.
+    pub move_entries: Option<MoveEntries>,
+    /// What the last command that changes an object was asked.
+    pub asked: Vec<u64>,
     pub ops: verbs_context_ops,
 }
 
@@ -108,10 +117,21 @@ const LIBRARY: Library = Library {
     ibv_cmd_alloc_pd: alloc_pd,
     ibv_cmd_dealloc_pd: dealloc_pd,
     ibv_cmd_reg_mr: reg_mr,
+    ibv_cmd_rereg_mr: rereg_mr,
     ibv_cmd_dereg_mr: dereg_mr,
+    ibv_cmd_alloc_mw: alloc_mw,
+    ibv_cmd_dealloc_mw: dealloc_mw,
     ibv_cmd_create_cq: create_cq,
     ibv_cmd_destroy_cq: destroy_cq,
-    ibv_cmd_create_qp: create_qp,
+    ibv_cmd_resize_cq: resize_cq,
+    ibv_cmd_create_srq_ex: create_srq_ex,
+    ibv_cmd_modify_srq: modify_srq,
+    ibv_cmd_query_srq: query_srq,
+    ibv_cmd_destroy_srq: destroy_srq,
+    ibv_cmd_open_xrcd: open_xrcd,
+    ibv_cmd_close_xrcd: close_xrcd,
+    ibv_cmd_create_qp_ex: create_qp_ex,
+    ibv_cmd_open_qp: open_qp,
     ibv_cmd_modify_qp: modify_qp,
     ibv_cmd_query_qp: query_qp,
     ibv_cmd_destroy_qp: destroy_qp,
@@ -148,6 +168,7 @@ unsafe extern "C" fn get_context(
     context: *mut verbs_context,
     _command: *mut ibv_get_context,
     command_size: usize,
+    #[cfg(feature = "pabi65")] _descriptors: *mut c_void,
     reply: *mut ib_uverbs_get_context_resp,
     reply_size: usize,
 ) -> c_int {
@@ -246,6 +267,55 @@ unsafe extern "C" fn reg_mr(
     }
 }
 
+unsafe extern "C" fn rereg_mr(
+    mr: *mut verbs_mr,
+    flags: u32,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+    pd: *mut ibv_pd,
+    _command: *mut ibv_rereg_mr,
+    size: usize,
+    _response: *mut ib_uverbs_rereg_mr_resp,
+    response_size: usize,
+) -> c_int {
+    assert_eq!((size, response_size), (56, 8));
+    // SAFETY: the provider passes its region.
+    unsafe {
+        command((*mr).mr.context, |kernel| {
+            kernel.asked =
+                vec![flags.into(), addr.addr() as u64, length as u64, iova, access as u64, pd.addr() as u64];
+        })
+    }
+}
+
+unsafe extern "C" fn alloc_mw(
+    pd: *mut ibv_pd,
+    mw_type: c_int,
+    mw: *mut ibv_mw,
+    _command: *mut ibv_alloc_mw,
+    size: usize,
+    _response: *mut ib_uverbs_alloc_mw_resp,
+    response_size: usize,
+) -> c_int {
+    assert_eq!((size, response_size), (24, 8));
+    // SAFETY: the provider passes its domain and a window to fill in.
+    unsafe {
+        command((*pd).context, |kernel| {
+            kernel.others += 1;
+            let handle = kernel.handle();
+            ((*mw).context, (*mw).pd, (*mw).mw_type) = ((*pd).context, pd, mw_type);
+            ((*mw).handle, (*mw).rkey) = (handle, handle << 8 | 0xff);
+        })
+    }
+}
+
+unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: the provider passes its window.
+    unsafe { command((*mw).context, |kernel| kernel.others -= 1) }
+}
+
 unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     // SAFETY: the provider passes its region.
     unsafe { command((*mr).mr.context, |kernel| kernel.others -= 1) }
@@ -280,6 +350,33 @@ unsafe extern "C" fn create_cq(
     }
 }
 
+unsafe extern "C" fn resize_cq(
+    cq: *mut ibv_cq,
+    cqe: c_int,
+    _command: *mut ibv_resize_cq,
+    size: usize,
+    reply: *mut ib_uverbs_resize_cq_resp,
+    reply_size: usize,
+) -> c_int {
+    type Reply = WithDriver<ib_uverbs_resize_cq_resp, UserCqReply>;
+    assert_eq!((size, reply_size), (24, 8 + UserCqReply::SIZE));
+    // SAFETY: the provider passes its queue and a reply of this size.
+    unsafe {
+        command((*cq).context, |kernel| {
+            let entries = (cqe as u32).next_power_of_two();
+            let (ring_offset, ring_bytes) = kernel.ring(entries, CQE_BYTES.trailing_zeros() as u8);
+            let ring_format = kernel.ring_format;
+            let answer = UserCqReply { ring_offset, ring_bytes, entries, ring_format, reserved: 0 };
+            let old = kernel.cqs.insert((*cq).handle, answer).expect("the queue lives");
+            if let Some(mut move_entries) = kernel.move_entries.take() {
+                move_entries(old, answer);
+            }
+            (*cq).cqe = entries as c_int;
+            (*reply.cast::<Reply>()).driver = answer;
+        })
+    }
+}
+
 unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the provider passes its queue.
     unsafe {
@@ -289,10 +386,105 @@ unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
 }
 
-unsafe extern "C" fn create_qp(
-    pd: *mut ibv_pd,
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_init_attr,
+unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    srq: *mut verbs_srq,
+    init: *mut ibv_srq_init_attr_ex,
+    _command: *mut ibv_create_xsrq,
+    size: usize,
+    reply: *mut ib_uverbs_create_srq_resp,
+    reply_size: usize,
+) -> c_int {
+    type Reply = WithDriver<ib_uverbs_create_srq_resp, UserSrqReply>;
+    assert_eq!((size, reply_size), (64, 16 + UserSrqReply::SIZE));
+    // SAFETY: the provider passes its context, a queue to fill in, attributes and a reply of this size.
+    unsafe {
+        command(context, |kernel| {
+            let attr = &mut (*init).attr;
+            attr.max_wr = attr.max_wr.next_power_of_two();
+            let stride_shift = recv_stride_shift(attr.max_sge).unwrap();
+            let (ring_offset, ring_bytes) = kernel.ring(attr.max_wr, stride_shift);
+            let (entries, ring_format) = (attr.max_wr, kernel.ring_format);
+            let reserved = [0; 3];
+            let answer =
+                UserSrqReply { ring_offset, ring_bytes, entries, ring_format, stride_shift, reserved };
+            let handle = kernel.handle();
+            kernel.srqs.insert(handle, answer);
+            ((*srq).srq.context, (*srq).srq.pd, (*srq).srq.handle) = (context, (*init).pd, handle);
+            if (*init).comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 {
+                (*srq).srq_type = (*init).srq_type;
+                (*srq).srq_num = 0x500 + handle;
+            }
+            (*reply.cast::<Reply>()).driver = answer;
+        })
+    }
+}
+
+unsafe extern "C" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+    _command: *mut ibv_modify_srq,
+    size: usize,
+) -> c_int {
+    assert_eq!(size, 24);
+    // SAFETY: the provider passes its queue and attributes.
+    unsafe {
+        command((*srq).context, |kernel| {
+            kernel.asked = vec![mask as u64, (*attr).srq_limit.into()];
+        })
+    }
+}
+
+unsafe extern "C" fn query_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    _command: *mut ibv_query_srq,
+    size: usize,
+) -> c_int {
+    assert_eq!(size, 24);
+    // SAFETY: the provider passes its queue and attributes to fill in.
+    unsafe { command((*srq).context, |_| (*attr).srq_limit = 3) }
+}
+
+unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the provider passes its queue.
+    unsafe {
+        command((*srq).context, |kernel| {
+            kernel.srqs.remove(&(*srq).handle).expect("the queue lives");
+        })
+    }
+}
+
+unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    xrcd: *mut verbs_xrcd,
+    xrcd_size: c_int,
+    _attr: *mut ibv_xrcd_init_attr,
+    _command: *mut ibv_open_xrcd,
+    size: usize,
+    _response: *mut ib_uverbs_open_xrcd_resp,
+    response_size: usize,
+) -> c_int {
+    assert_eq!((xrcd_size, size, response_size), (16, 24, 4));
+    // SAFETY: the provider passes its context and a domain to fill in.
+    unsafe {
+        command(context, |kernel| {
+            kernel.others += 1;
+            ((*xrcd).xrcd.context, (*xrcd).handle) = (context, kernel.handle());
+        })
+    }
+}
+
+unsafe extern "C" fn close_xrcd(xrcd: *mut verbs_xrcd) -> c_int {
+    // SAFETY: the provider passes its domain.
+    unsafe { command((*xrcd).xrcd.context, |kernel| kernel.others -= 1) }
+}
+
+unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    qp: *mut verbs_qp,
+    init: *mut ibv_qp_init_attr_ex,
     request: *mut ibv_create_qp,
     size: usize,
     reply: *mut ib_uverbs_create_qp_resp,
@@ -301,38 +493,74 @@ unsafe extern "C" fn create_qp(
     type Request = WithDriver<ibv_create_qp, UserQpRequest>;
     type Reply = WithDriver<ib_uverbs_create_qp_resp, UserQpReply>;
     assert_eq!((size, reply_size), (64 + UserQpRequest::SIZE, 32 + UserQpReply::SIZE));
-    // SAFETY: the provider passes its domain, a QP to fill in, attributes, and request and reply of these sizes.
+    // SAFETY: the provider passes its context, a QP to fill in, attributes, and request and reply of these sizes.
     unsafe {
-        command((*pd).context, |kernel| {
-            let cap = &mut (*attr).cap;
-            cap.max_send_wr = cap.max_send_wr.next_power_of_two();
-            cap.max_recv_wr = cap.max_recv_wr.next_power_of_two();
-            let sq_stride_shift =
-                send_stride_shift(vrdma_abi::control::QP_TYPE_RC, cap.max_send_sge, cap.max_inline_data)
-                    .unwrap();
-            let rq_stride_shift = recv_stride_shift(cap.max_recv_sge).unwrap();
-            let (sq_offset, sq_bytes) = kernel.ring(cap.max_send_wr, sq_stride_shift);
-            let (rq_offset, rq_bytes) = kernel.ring(cap.max_recv_wr, rq_stride_shift);
+        assert_eq!((*init).comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD), 0);
+        command(context, |kernel| {
             let handle = kernel.handle();
-            let answer = UserQpReply {
-                sq_offset,
-                rq_offset,
-                sq_bytes,
-                rq_bytes,
-                sq_entries: cap.max_send_wr,
-                rq_entries: cap.max_recv_wr,
-                sq_stride_shift,
-                rq_stride_shift,
-                db_slot: (u64::from(handle) % SLOTS) as u16,
-                db_index: handle as u16,
-                max_inline_bytes: cap.max_inline_data as u16,
-                ring_format: kernel.ring_format,
-                reserved: 0,
-            };
-            kernel.qps.insert(handle, (answer, (*request.cast::<Request>()).driver));
-            (*qp).context = (*pd).context;
-            ((*qp).handle, (*qp).qp_num) = (handle, 0x1000 + handle);
+            let request = (*request.cast::<Request>()).driver;
+            let answer = kernel.answer_qp(handle, &mut *init);
+            kernel.qps.insert(handle, (answer, request));
+            let base = &mut (*qp).qp.qp_base;
+            (base.context, base.srq, base.qp_type) = (context, (*init).srq, (*init).qp_type);
+            (base.handle, base.qp_num) = (handle, 0x1000 + handle);
+            (*qp).tail[if kernel.is_v44 { 0 } else { 2 }] = 0;
             (*reply.cast::<Reply>()).driver = answer;
+        })
+    }
+}
+
+impl Kernel {
+    fn answer_qp(&mut self, handle: u32, init: &mut ibv_qp_init_attr_ex) -> UserQpReply {
+        if init.qp_type == IBV_QPT_XRC_RECV {
+            return UserQpReply::ZERO;
+        }
+        let cap = &mut init.cap;
+        cap.max_send_wr = cap.max_send_wr.next_power_of_two();
+        let sq_stride_shift =
+            send_stride_shift(init.qp_type as u8, cap.max_send_sge, cap.max_inline_data).unwrap();
+        let (sq_offset, sq_bytes) = self.ring(cap.max_send_wr, sq_stride_shift);
+        let mut answer = UserQpReply {
+            sq_offset,
+            sq_bytes,
+            sq_entries: cap.max_send_wr,
+            sq_stride_shift,
+            db_slot: (u64::from(handle) % SLOTS) as u16,
+            db_index: handle as u16,
+            max_inline_bytes: cap.max_inline_data as u16,
+            ring_format: self.ring_format,
+            ..UserQpReply::ZERO
+        };
+        if !init.srq.is_null() || init.qp_type == IBV_QPT_XRC_SEND {
+            cap.max_recv_wr = 0;
+            return answer;
+        }
+        cap.max_recv_wr = cap.max_recv_wr.next_power_of_two();
+        answer.rq_stride_shift = recv_stride_shift(cap.max_recv_sge).unwrap();
+        (answer.rq_offset, answer.rq_bytes) = self.ring(cap.max_recv_wr, answer.rq_stride_shift);
+        answer.rq_entries = cap.max_recv_wr;
+        answer
+    }
+}
+
+unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    qp: *mut verbs_qp,
+    qp_size: c_int,
+    attr: *mut ibv_qp_open_attr,
+    _command: *mut ibv_open_qp,
+    size: usize,
+    _response: *mut ib_uverbs_create_qp_resp,
+    response_size: usize,
+) -> c_int {
+    assert_eq!((qp_size, size, response_size), (376, 40, 32));
+    // SAFETY: the provider passes its context, a QP to fill in and attributes.
+    unsafe {
+        command(context, |kernel| {
+            let handle = kernel.handle();
+            kernel.qps.insert(handle, (UserQpReply::ZERO, UserQpRequest::ZERO));
+            let base = &mut (*qp).qp.qp_base;
+            (base.context, base.handle, base.qp_num) = (context, handle, (*attr).qp_num);
         })
     }
 }

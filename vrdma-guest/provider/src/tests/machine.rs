@@ -8,11 +8,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use vrdma_abi::ring::{CQE_RECV, Cqe, RecvHeader, SEND_INLINE, SendHeader, Sge, phase};
-use vrdma_abi::uapi::UserCqReply;
+use vrdma_abi::uapi::{UserCqReply, UserSrqReply};
 use vrdma_rings::SharedMemory;
 
 use super::kernel::{self, DEVICE_BYTES, DOORBELLS, FIRST_DOORBELL_QUEUE, KICKS, PAGE, SLOTS};
-use crate::abi34::verbs_context_ops;
+use crate::abi::{VERBS_QP_EX, verbs_context_ops, verbs_qp};
 use crate::context::alloc_context;
 use crate::mapped::{Access, Mapped};
 use crate::verbs::*;
@@ -58,8 +58,8 @@ impl Machine {
             assert_eq!(self.ops.dealloc_pd.unwrap()(self.pd), 0);
             self.kernel(|kernel| {
                 assert_eq!(
-                    (kernel.cqs.len(), kernel.qps.len(), kernel.others),
-                    (0, 0, 0),
+                    (kernel.cqs.len(), kernel.qps.len(), kernel.srqs.len(), kernel.others),
+                    (0, 0, 0, 0),
                     "objects are left"
                 );
             });
@@ -79,20 +79,66 @@ impl Machine {
         assert_eq!(unsafe { self.ops.destroy_cq.unwrap()(cq) }, 0);
     }
 
+    /// An RC QP.
     pub fn qp(&self, send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, cap: ibv_qp_cap) -> Qp<'_> {
-        let mut attr = ibv_qp_init_attr {
+        self.qp_ex(&mut ibv_qp_init_attr_ex { send_cq, recv_cq, ..self.init(IBV_QPT_RC, cap) }).unwrap()
+    }
+
+    /// Attributes of a QP of the machine's domain; its queues are to be filled in.
+    pub fn init(&self, qp_type: c_int, cap: ibv_qp_cap) -> ibv_qp_init_attr_ex {
+        ibv_qp_init_attr_ex {
             qp_context: ptr::null_mut(),
-            send_cq,
-            recv_cq,
+            send_cq: ptr::null_mut(),
+            recv_cq: ptr::null_mut(),
             srq: ptr::null_mut(),
             cap,
-            qp_type: 2,
+            qp_type,
             sq_sig_all: 0,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd: self.pd,
+            xrcd: ptr::null_mut(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: ptr::null_mut(),
+            rx_hash_conf: [0; 3],
+            source_qpn: 0,
+            send_ops_flags: 0,
+        }
+    }
+
+    /// A QP, or errno. As ibv_create_qp_ex does it, the plain verb is called if nothing else was asked for.
+    pub fn qp_ex(&self, init: &mut ibv_qp_init_attr_ex) -> Result<Qp<'_>, c_int> {
+        // SAFETY: context, domain and queues are live.
+        let qp = unsafe {
+            if init.comp_mask == IBV_QP_INIT_ATTR_PD {
+                // The extended attributes begin with the plain ones.
+                self.ops.create_qp.unwrap()(self.pd, ptr::from_mut(init).cast())
+            } else {
+                self.ops.create_qp_ex.unwrap()(self.context, init)
+            }
         };
-        // SAFETY: domain and queues are live.
-        let qp = unsafe { self.ops.create_qp.unwrap()(self.pd, &mut attr) };
-        assert!(!qp.is_null());
-        Qp { machine: self, qp, taken: Cell::new((0, 0)) }
+        if qp.is_null() { Err(errno()) } else { Ok(Qp { machine: self, qp, taken: Cell::new((0, 0)) }) }
+    }
+
+    pub fn srq(&self, max_wr: u32, max_sge: u32) -> Srq<'_> {
+        let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
+        let mut init = ibv_srq_init_attr { srq_context: ptr::null_mut(), attr };
+        // SAFETY: the domain is live.
+        let srq = unsafe { self.ops.create_srq.unwrap()(self.pd, &mut init) };
+        assert!(!srq.is_null());
+        Srq { machine: self, srq }
+    }
+
+    /// An address handle, or errno.
+    pub fn ah(&self, mut attr: ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
+        // SAFETY: the domain is live.
+        let ah = unsafe { self.ops.create_ah.unwrap()(self.pd, &mut attr) };
+        if ah.is_null() { Err(errno()) } else { Ok(ah) }
+    }
+
+    pub fn destroy_ah(&self, ah: *mut ibv_ah) {
+        // SAFETY: the handle is used no more.
+        assert_eq!(unsafe { self.ops.destroy_ah.unwrap()(ah) }, 0);
     }
 
     /// Polls at most `max` completions.
@@ -228,6 +274,14 @@ impl Qp<'_> {
         sent
     }
 
+    /// The extended interface, if the library finds one where its version looks for it.
+    pub fn extended(&self) -> Option<*mut ibv_qp_ex> {
+        let is_v44 = self.machine.kernel(|kernel| kernel.is_v44);
+        // SAFETY: the QP is live.
+        let tail = unsafe { (*self.qp.cast::<verbs_qp>()).tail };
+        (tail[if is_v44 { 0 } else { 2 }] & VERBS_QP_EX != 0).then_some(self.qp.cast())
+    }
+
     /// The RNIC reads all receives that were published since the last call: wr_id and entries.
     pub fn take_recvs(&self) -> Vec<(u64, Vec<Sge>)> {
         use zerocopy::FromBytes;
@@ -290,6 +344,56 @@ impl Qp<'_> {
     }
 }
 
+/// A shared receive queue of a machine.
+pub struct Srq<'m> {
+    pub machine: &'m Machine,
+    pub srq: *mut ibv_srq,
+}
+
+impl Srq<'_> {
+    pub fn ring(&self) -> UserSrqReply {
+        // SAFETY: the queue is live.
+        let handle = unsafe { (*self.srq).handle };
+        self.machine.kernel(|kernel| kernel.srqs[&handle])
+    }
+
+    /// Posts one after the other what stands in the slice, as one list. Returns errno and the index of the refused one.
+    pub fn post(&self, requests: &mut [ibv_recv_wr]) -> Result<(), (c_int, usize)> {
+        let first = link(requests, |wr, next| wr.next = next);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue and the list are live.
+        let errno = unsafe { self.machine.ops.post_srq_recv.unwrap()(self.srq, first, &mut bad) };
+        outcome(errno, first, bad)
+    }
+
+    /// The RNIC takes a receive: wr_id and entries.
+    pub fn take(&self) -> Option<(u64, Vec<Sge>)> {
+        use zerocopy::FromBytes;
+        let (ring, memory) = (self.ring(), &self.machine.memory);
+        let at = |offset: usize| ring.ring_offset as usize + offset;
+        let (producer, taken) = (memory.load_acquire(at(0)), memory.load_acquire(at(4)));
+        if producer == taken {
+            return None;
+        }
+        let mut entry = vec![0; 1 << ring.stride_shift];
+        memory.read(at((1 + (taken % ring.entries) as usize) << ring.stride_shift), &mut entry);
+        memory.store_release(at(4), taken.wrapping_add(1));
+        let (header, rest) = RecvHeader::read_from_prefix(&entry).unwrap();
+        let sges = rest.chunks(Sge::SIZE).take(header.num_sge as usize);
+        Some((header.wr_id, sges.map(|bytes| Sge::read_from_bytes(bytes).unwrap()).collect()))
+    }
+
+    pub fn destroy(self) {
+        // SAFETY: the queue is used no more.
+        assert_eq!(unsafe { self.machine.ops.destroy_srq.unwrap()(self.srq) }, 0);
+    }
+}
+
+/// What the last verb left in errno.
+pub fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
 /// Links requests to a list and returns the first.
 fn link<T>(requests: &mut [T], set_next: impl Fn(&mut T, *mut T)) -> *mut T {
     let first = requests.as_mut_ptr();
@@ -321,8 +425,13 @@ pub fn send(opcode: c_int, wr_id: u64, sges: &mut [ibv_sge]) -> ibv_send_wr {
         send_flags: IBV_SEND_SIGNALED,
         imm_data: 0,
         wr: send_wr_operation { atomic: atomic_wr { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 } },
-        rest: [0; 7],
+        remote_srqn: 0,
+        bind_mw: bind_mw_wr { mw: ptr::null_mut(), rkey: 0, bind_info: bind_info(ptr::null_mut(), 0, 0, 0) },
     }
+}
+
+pub fn bind_info(mr: *mut ibv_mr, addr: u64, length: u64, access: u32) -> ibv_mw_bind_info {
+    ibv_mw_bind_info { mr, addr, length, mw_access_flags: access }
 }
 
 pub fn recv(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {

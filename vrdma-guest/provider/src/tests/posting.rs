@@ -132,7 +132,7 @@ fn bad_requests_are_refused_and_those_before_them_posted() {
         let mut negative = send(IBV_WR_SEND, 0, &mut []);
         negative.num_sge = -1;
         let bad = [
-            send(7, 0, &mut []), // IBV_WR_LOCAL_INV
+            send(10, 0, &mut []), // IBV_WR_TSO
             send(-1, 0, &mut []),
             send(IBV_WR_SEND, 0, &mut three),
             negative,

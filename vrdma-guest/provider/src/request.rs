@@ -1,0 +1,122 @@
+//! What the ring's entry shall say for a work request of verbs.
+#![allow(unsafe_code)] // Requests lead to address handles, windows and unions of the application.
+
+use std::ffi::{c_int, c_uint};
+
+use vrdma_abi::ring::{
+    AtomicSegment, DatagramSegment, SEND_FENCE, SEND_OP_BIND_MW, SEND_OP_LOCAL_INV, SEND_OP_RDMA_WRITE,
+    SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_OP_SEND_INV, SEND_SIGNALED, SEND_SOLICITED,
+    XrcSegment,
+};
+use vrdma_rings::{Operands, SendRequest, Target};
+
+use crate::ah::address;
+use crate::errno::Errno;
+use crate::mw::bind_type_2;
+use crate::qp::Kind;
+use crate::verbs::*;
+
+/// Translates a request. The values of opcodes are the same on both sides.
+///
+/// # Safety
+///
+/// What the request points to must be valid.
+#[inline]
+pub unsafe fn translate(kind: Kind, wr: &ibv_send_wr) -> Result<SendRequest, Errno> {
+    let mut request = SendRequest {
+        opcode: opcode(kind, wr.opcode)?,
+        flags: ring_flags(wr.send_flags),
+        wr_id: wr.wr_id,
+        target: Target::Connected,
+        ..SendRequest::default()
+    };
+    // SAFETY: the caller says that what counts is valid; every bit pattern is a value of all parts of the union.
+    let (rdma, atomic, ud) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.wr.ud) };
+    match wr.opcode {
+        IBV_WR_SEND => {}
+        // Both hold the bytes as they go over the wire, or a key.
+        IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV | IBV_WR_LOCAL_INV => request.imm_or_inv = wr.imm_data,
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ => {
+            (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
+        }
+        IBV_WR_RDMA_WRITE_WITH_IMM => {
+            (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
+            request.imm_or_inv = wr.imm_data;
+        }
+        IBV_WR_BIND_MW => {
+            let bind = &wr.bind_mw;
+            // SAFETY: as above.
+            let bound = unsafe { bind_type_2(bind.mw, bind.rkey, &bind.bind_info) }?;
+            (request.rkey, request.operands) = (bound.rkey, bound.operands);
+        }
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
+            let (compare_add, swap) = (atomic.compare_add, atomic.swap);
+            request.operands = Operands::Atomic(AtomicSegment { compare_add, swap });
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    match kind {
+        Kind::Connected | Kind::XrcTarget => {}
+        // SAFETY: as above.
+        Kind::Datagram => request.target = unsafe { datagram(ud.ah, ud.remote_qpn, ud.remote_qkey) }?,
+        Kind::XrcInitiator => request.target = xrc(wr.remote_srqn),
+    }
+    Ok(request)
+}
+
+/// Where a datagram goes.
+///
+/// # Safety
+///
+/// The handle must be null or one of this provider.
+#[inline]
+pub unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Target, Errno> {
+    if ah.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the caller says so. QKEY_OF_QP is the bit that verbs have for this.
+    let address = unsafe { address(ah) };
+    Ok(Target::Datagram(DatagramSegment { dest_qpn: qpn, qkey, ..*address }))
+}
+
+/// Which shared receive queue an XRC message goes to.
+#[inline]
+pub fn xrc(srqn: u32) -> Target {
+    Target::Xrc(XrcSegment { srqn, ..XrcSegment::ZERO })
+}
+
+/// SEND_ bits of IBV_SEND_ bits. IBV_SEND_INLINE is a way of posting.
+#[inline]
+pub fn ring_flags(flags: c_uint) -> u8 {
+    let flag = |verbs, ring| if flags & verbs != 0 { ring } else { 0 };
+    flag(IBV_SEND_SIGNALED, SEND_SIGNALED)
+        | flag(IBV_SEND_SOLICITED, SEND_SOLICITED)
+        | flag(IBV_SEND_FENCE, SEND_FENCE)
+}
+
+/// SEND_OP_ of IBV_WR_, if datagrams have it. What else a QP has not got is left to the RNIC, which fails it by a completion.
+#[inline]
+fn opcode(kind: Kind, verbs: c_int) -> Result<u8, Errno> {
+    const { assert!(IBV_WR_RDMA_WRITE == SEND_OP_RDMA_WRITE as c_int) };
+    const { assert!(IBV_WR_SEND_WITH_INV == SEND_OP_SEND_INV as c_int) };
+    if kind == Kind::Datagram && verbs != IBV_WR_SEND && verbs != IBV_WR_SEND_WITH_IMM {
+        return Err(Errno::EINVAL);
+    }
+    u8::try_from(verbs).map_err(|_| Errno::EINVAL)
+}
+
+/// Whether a request takes data from this side, which can stand in the entry.
+#[inline]
+pub fn carries_data(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        SEND_OP_RDMA_WRITE | SEND_OP_RDMA_WRITE_IMM | SEND_OP_SEND | SEND_OP_SEND_IMM | SEND_OP_SEND_INV
+    )
+}
+
+/// Whether a request has scatter/gather entries at all.
+#[inline]
+pub fn has_data(opcode: u8) -> bool {
+    opcode != SEND_OP_LOCAL_INV && opcode != SEND_OP_BIND_MW
+}
