@@ -360,6 +360,9 @@ int vrdma_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr, const struc
 	spin_unlock_irqrestore(&sq->lock, flags);
 
 	vrdma_kqp_ring(qp);
+	/* Who closes a connection waits for its MADs for ever. */
+	if (ibqp->qp_type == IB_QPT_GSI)
+		vrdma_watch_host(to_vibdev(ibqp->device)->dev);
 	return err;
 }
 

@@ -21,6 +21,9 @@
 #define VRDMA_RETRY_MIN (2 * HZ)
 #define VRDMA_RETRY_MAX (10 * HZ)
 
+/* Time until a host that the kernel's consumers wait for is asked whether it is there. */
+#define VRDMA_WATCH_DELAY (10 * HZ)
+
 /* Makes the monitor look at the configuration. */
 void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay)
 {
@@ -170,17 +173,25 @@ static bool vrdma_host_answers(struct vrdma_dev *dev, unsigned long timeout)
 }
 
 /*
- * Consumers in the kernel take leave of a host that was there a moment ago. Should it go meanwhile,
- * they would wait for their completions without end, and we for them.
+ * Has it looked after, in a while, whether the host is still there. Consumers in the kernel are about
+ * to wait for it without end: whoever closes a connection for the end of its MADs, and we, when we
+ * unregister, for the consumers. Callable from any context, and often.
  */
+void vrdma_watch_host(struct vrdma_dev *dev)
+{
+	queue_delayed_work(dev->wq, &dev->watch, VRDMA_WATCH_DELAY);
+}
+
 static void vrdma_watch(struct work_struct *work)
 {
 	struct vrdma_dev *dev = container_of(to_delayed_work(work), struct vrdma_dev, watch);
 
-	if (vrdma_host_answers(dev, VRDMA_TIMEOUT))
-		queue_delayed_work(dev->wq, &dev->watch, HZ);
-	else
+	if (!vrdma_host_answers(dev, VRDMA_TIMEOUT)) {
 		vrdma_kverbs_lost(dev->ibd);
+		vrdma_poke_monitor(dev, 0);
+	} else if (!READ_ONCE(dev->up)) {
+		vrdma_watch_host(dev);
+	}
 }
 
 static void vrdma_stop(struct vrdma_dev *dev)
@@ -198,9 +209,8 @@ static void vrdma_stop(struct vrdma_dev *dev)
 	 */
 	if (ibd && READ_ONCE(dev->dead_epoch) != dev->cfg.epoch &&
 	    vrdma_host_answers(dev, VRDMA_REMOVE_TIMEOUT)) {
-		queue_delayed_work(dev->wq, &dev->watch, HZ);
+		vrdma_watch_host(dev);
 		vrdma_ibdev_unregister(ibd);
-		cancel_delayed_work_sync(&dev->watch);
 	}
 	vrdma_ctrl_close(dev);
 	virtio_reset_device(vdev);
@@ -212,6 +222,7 @@ static void vrdma_stop(struct vrdma_dev *dev)
 
 	if (ibd) {
 		vrdma_ibdev_unregister(ibd);
+		cancel_delayed_work_sync(&dev->watch);
 		vrdma_zombies_free(ibd);
 		dev->ibd = NULL;
 		vrdma_ibdev_free(ibd);
@@ -303,19 +314,22 @@ static void vrdma_monitor(struct work_struct *work)
 
 	if (dev->ibd) {
 		bool dead = READ_ONCE(dev->dead_epoch) == dev->cfg.epoch;
+		/* What the kernel's consumers had is flushed, and does not come back. */
+		bool over = dead || vrdma_is_lost(dev->ibd);
 
 		vrdma_read_config(dev, &cfg);
 		/* No epoch: the host is away. */
-		if (!cfg.epoch && !dead)
+		if (!cfg.epoch && !over)
 			return;
-		if (cfg.epoch == dev->cfg.epoch && !dead) {
+		if (cfg.epoch == dev->cfg.epoch && !over) {
 			WRITE_ONCE(dev->cfg.link_state, cfg.link_state);
 			WRITE_ONCE(dev->cfg.active_mtu, cfg.active_mtu);
 			vrdma_link_changed(dev->ibd);
 			return;
 		}
 		dev_warn(&dev->vdev->dev, dead ?
-			 "the host has given this device up; waiting until it is back\n" :
+			 "the host has given this device up; waiting until it is back\n" : over ?
+			 "the host does not answer; waiting until it does\n" :
 			 "the host has lost this device's objects; starting again\n");
 		vrdma_stop(dev);
 	}

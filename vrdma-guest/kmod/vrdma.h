@@ -146,7 +146,7 @@ struct vrdma_dev {
 	bool removing; /* written under ctrl.lock: the monitor is queued no more */
 	bool need_reset; /* the device must be reset before it can be started again */
 	bool vqs_found;
-	struct delayed_work watch; /* looks after a host that a stop waits for */
+	struct delayed_work watch; /* looks after a host that the kernel's consumers wait for */
 	bool up; /* started, and not being stopped */
 	u64 dead_epoch; /* the last one in which the host gave the device up, or 0 */
 	unsigned long retry; /* time until the next attempt to start */
@@ -161,6 +161,7 @@ struct vrdma_dev {
 };
 
 void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay);
+void vrdma_watch_host(struct vrdma_dev *dev);
 
 int vrdma_find_doorbells(struct vrdma_dev *dev, phys_addr_t *base);
 
