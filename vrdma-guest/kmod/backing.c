@@ -205,7 +205,7 @@ void vrdma_change_cancel(struct vrdma_backing *backing, struct vrdma_change *cha
 
 /*
  * Sends the command of a change, and consumes it. When the host agrees, next_umem and next_pages
- * take the place of umem and pages[0], which are freed. When it refuses, they are freed, and nothing
+ * take the place of umem and pages[0], which are freed. When it refuses, they are freed and nothing
  * has changed. When it does not answer, it may use both, which are kept until the object's end.
  */
 int vrdma_change_exec(struct vrdma_backing *backing, struct vrdma_change *change)
