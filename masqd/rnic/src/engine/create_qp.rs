@@ -8,6 +8,7 @@ use masq_driver::{
 
 use super::Engine;
 use crate::cqs::CqKey;
+use crate::datagram::DatagramQp;
 use crate::limits;
 use crate::local::Initiator;
 use crate::mr::Accessor;
@@ -93,6 +94,7 @@ impl Engine {
                 io,
                 path: Path::None,
                 initiator: Initiator::default(),
+                datagram: DatagramQp::new(init.qp_type),
                 ctx: init.ctx,
                 doorbell: doorbell.unwrap_or_default(),
                 scheduled: false,
@@ -128,10 +130,12 @@ impl Shape {
         let QpInit { pd, qp_type, send_cq, recv_cq, sq, receives, .. } = init;
         let given = (pd.is_some(), send_cq.is_some(), sq.is_some(), recv_cq.is_some());
         let fits = match (qp_type, receives) {
-            (QpType::Uc | QpType::Ud | QpType::Gsi | QpType::XrcIni | QpType::XrcTgt, _) => {
+            (QpType::Uc | QpType::XrcIni | QpType::XrcTgt, _) => {
                 return Err(DriverError::Unsupported(format!("the transport {qp_type:?}")));
             }
-            (QpType::Rc, Receives::Own(_) | Receives::Shared(_)) => given == (true, true, true, true),
+            (QpType::Rc | QpType::Ud | QpType::Gsi, Receives::Own(_) | Receives::Shared(_)) => {
+                given == (true, true, true, true)
+            }
             _ => false,
         };
         if !fits {

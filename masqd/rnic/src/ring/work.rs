@@ -3,8 +3,8 @@ use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
 use vrdma_abi::control::{QP_TYPE_GSI, QP_TYPE_RC, QP_TYPE_UC, QP_TYPE_UD, QP_TYPE_XRC_INI, QP_TYPE_XRC_TGT};
 use vrdma_abi::ring::{
-    AtomicSegment, RecvHeader, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, STRIDE_SHIFT_MAX,
-    STRIDE_SHIFT_MIN, SendHeader, WorkHeader, recv_stride_shift, send_stride_shift,
+    AtomicSegment, DatagramSegment, RecvHeader, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED,
+    STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader, WorkHeader, recv_stride_shift, send_stride_shift,
 };
 use zerocopy::FromBytes;
 
@@ -92,6 +92,7 @@ impl WorkRing {
 #[derive(Debug)]
 pub struct SendRing {
     ring: WorkRing,
+    qp_type: QpType,
     max_sge: usize,
     max_inline_bytes: usize,
 }
@@ -117,7 +118,7 @@ impl SendRing {
             return Err(DriverError::Invalid(format!("{what}: its entries do not fit its stride")));
         }
         let ring = WorkRing::new(what, attr, memory)?;
-        Ok(Self { ring, max_sge: max_sge.into(), max_inline_bytes: max_inline_bytes.into() })
+        Ok(Self { ring, qp_type, max_sge: max_sge.into(), max_inline_bytes: max_inline_bytes.into() })
     }
 
     /// Starts again at index 0.
@@ -176,6 +177,12 @@ impl SendRing {
     /// Copies what follows a header that has been judged.
     fn read_body(&self, head: &SendHeader, entry: Span<'_>, work: &mut SendWork) -> Option<Status> {
         let mut at = SendHeader::SIZE;
+        if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
+            let mut bytes = [0; DatagramSegment::SIZE];
+            entry.part(at, bytes.len())?.read(&mut bytes);
+            work.datagram = DatagramSegment::read_from_bytes(&bytes).ok()?;
+            at += bytes.len();
+        }
         if work.op.is_atomic() {
             let mut bytes = [0; AtomicSegment::SIZE];
             entry.part(at, bytes.len())?.read(&mut bytes);

@@ -187,6 +187,40 @@ impl Edge {
         })
     }
 
+    /// A way that opens nothing: `source_port` is open ([`Edge::open_port`]). `None` when there is none, since one address is IPv4 and the
+    /// other is not.
+    pub fn route(
+        &self,
+        local: LocalId,
+        remote: IpAddr,
+        source_port: u16,
+        traffic_class: u8,
+        hop_limit: u8,
+    ) -> Option<Route> {
+        let address = self.ports.get(&local)?.sockets.address();
+        Some(Route {
+            local,
+            destination: SocketAddr::new(remote, ROCEV2_UDP_PORT),
+            source_port,
+            opened: source_port,
+            traffic_class,
+            hop_limit,
+            flow: IcrcFlow::new(address, remote, source_port)?,
+        })
+    }
+
+    /// Opens a source port of a local address for one more user. Returns what is used: port 4791 when that one belongs to somebody else.
+    pub fn open_port(&mut self, local: LocalId, port: u16) -> u16 {
+        self.ports.get_mut(&local).map_or(ROCEV2_UDP_PORT, |p| p.sockets.open_source(port))
+    }
+
+    /// Closes a source port that was opened and is used.
+    pub fn close_port(&mut self, local: LocalId, port: u16) {
+        if let Some(p) = self.ports.get_mut(&local) {
+            p.sockets.close_source(port);
+        }
+    }
+
     /// Closes a way.
     pub fn close_route(&mut self, route: &Route) {
         // A route that fell back to port 4791 opened nothing.
