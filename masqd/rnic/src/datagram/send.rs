@@ -13,9 +13,7 @@ use super::{Carrier, Loss, Verdict, Waiting, ip_bytes, judge_unknown, park, peer
 use crate::engine::World;
 use crate::local::{Held, finish_send, tell_drained};
 use crate::qp::QpKey;
-use crate::transport::{
-    Cause, Env, Failure, MemoryFault, SendOp, SendWork, Status, Time, Transmit, judge_send,
-};
+use crate::transport::{Cause, Env, Failure, MemoryFault, SendOp, SendWork, Status, Time, judge_send};
 use crate::udp::LocalId;
 
 /// What became of a queue pair's next send.
@@ -290,8 +288,8 @@ fn transmit(
     debug_assert!(matches!(emitted, Some(Ok(_))), "headers that belong to no opcode: {repr:?}");
     buffer.extend_from_slice(repr.bth.pad.bytes());
     buffer.extend_from_slice(&[0; ICRC_BYTES]);
-    let total_bytes = buffer.len() - start;
-    tx.add(edge, &route, dscp, Transmit { segments: 1, segment_bytes: total_bytes, total_bytes });
+    let bytes = buffer.len() - start;
+    tx.add_one(edge, &route, dscp, bytes);
     Ok(true)
 }
 

@@ -8,11 +8,10 @@ use super::{Engine, World};
 use crate::local::{self, Held, Ran};
 use crate::qp::{Path, QpKey};
 use crate::transport::Time;
+use crate::udp::MAX_SEGMENTS;
 
 /// Bytes that one queue pair sends before the next one's turn.
 pub(super) const SEND_BYTES: usize = 128 << 10;
-/// Most segments of one train (the kernel's UDP_MAX_SEGMENTS was 64 for long).
-const MAX_SEGMENTS: usize = 64;
 /// How often a queue pair in ERR looks for receives to flush, for which no doorbell is rung: soon at first.
 const FLUSH_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two looks: a guest may leave thousands of queue pairs in ERR.
