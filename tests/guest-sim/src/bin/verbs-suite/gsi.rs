@@ -65,9 +65,13 @@ fn fresh_guests(p: &Pair) {
 
 fn to_oneself(p: &Pair) {
     let kernel = Side::kernel_of(p.a.guest.clone(), p.a.address);
-    let gsi = DatagramEnd::gsi(&kernel, 2);
-    gsi.send(&gsi.name(), b"a MAD to oneself");
-    gsi.receive().assert_is(b"a MAD to oneself", (p.a.address, 1), p.a.address);
+    let gsi = DatagramEnd::gsi(&kernel, 4);
+    gsi.send(&gsi.name(), &[5; MAD]);
+    gsi.receive().assert_is(&[5; MAD], (p.a.address, 1), p.a.address);
+    // What is no MAD is none of its business.
+    gsi.send(&gsi.name(), b"no MAD");
+    gsi.send(&gsi.name(), &[6; MAD]);
+    gsi.receive().assert_is(&[6; MAD], (p.a.address, 1), p.a.address);
     kernel.ctx.destroy().unwrap();
 }
 
@@ -120,7 +124,7 @@ fn comes_and_goes(p: &Pair) {
         at_peer.send(&gsi.name(), &[round; MAD]);
         gsi.receive().assert_is(&[round; MAD], (p.b.address, 1), p.a.address);
         gsi.qp.destroy().unwrap();
-        at_peer.send(&gsi.name(), b"to nobody");
+        at_peer.send(&gsi.name(), &[round; MAD]);
         let attr = ConnectAttr::default();
         let again = kernel.qp(&QpCaps::of(QP_TYPE_GSI), 64);
         assert_eq!(again.qpn, 1);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use guest_sim::Cluster;
 use guest_sim::suite::{DatagramEnd, Pair, assert_status};
 use guest_sim::verbs::{ConnectAttr, GRH_BYTES, QpCaps, To, wr};
 use masq_types::Gid;
@@ -11,6 +12,7 @@ use vrdma_abi::ring::*;
 use vrdma_rings::SendRequest;
 
 use crate::Test;
+use crate::ud::link_local;
 
 pub const TESTS: &[Test] = &[
     ("a_datagram_above_the_mtu", too_long),
@@ -118,30 +120,36 @@ fn short_receive(p: &Pair) {
     let cqe = b.qp.recv_completion();
     assert_status(&cqe, WC_LOC_LEN_ERR);
     assert_eq!(cqe.wr_id, 4);
+    assert_eq!(b.qp.state(), QP_STATE_ERR, "as after any receive that fails");
     assert_eq!(into.read(GRH_BYTES + 100, 1000), vec![0; 1000], "nothing behind the receive");
 }
 
 fn wrong_qkey(p: &Pair) {
     let (a, b) = (DatagramEnd::open(&p.a, 1), DatagramEnd::open(&p.b, 4));
-    for qkey in [0, 1, b.qkey ^ 1, b.qkey.swap_bytes() >> 1, i32::MAX as u32] {
-        if qkey != b.qkey {
-            a.send(&To { qkey, ..b.name() }, b"wrong");
-        }
+    let host = p.world.host(p.placement.vnics().1);
+    let count = || p.world.cluster.counter(host, "ud_rx_qkey_violations");
+    arrives(&a, &b);
+    let before = count();
+    let wrong = [0, 1, b.qkey ^ 1, b.qkey + 1, i32::MAX as u32];
+    for qkey in wrong {
+        a.send(&To { qkey, ..b.name() }, b"wrong");
     }
     nothing_arrives(&b);
+    assert_eq!(count() - before, wrong.len() as u64, "each was counted");
     arrives(&a, &b);
 }
 
 fn to_nobody(p: &Pair) {
     let (a, b) = (DatagramEnd::open(&p.a, 1), DatagramEnd::open(&p.b, 4));
-    let nowhere: [IpAddr; 4] =
-        ["192.168.0.77", "192.168.99.1", "fd00::1", "fe80::1"].map(|text| text.parse().expect("an address"));
-    for address in nowhere.into_iter().chain([guest_sim::Cluster::underlay(2).into(), IpAddr::from([0; 4])]) {
+    p.a.guest.add_gid(1, link_local(&p.a)).expect("ADD_GID");
+    let nowhere = ["192.168.0.77", "192.168.99.1", "0.0.0.0", "127.0.0.1", "fd00::1", "fe80::1", "::1"];
+    let nowhere = nowhere.map(|text| text.parse::<IpAddr>().expect("an address"));
+    for address in nowhere.into_iter().chain([Cluster::underlay(1).into(), Cluster::underlay(2).into()]) {
+        let sgid_index = u8::from(address.is_ipv6());
         for _ in 0..3 {
-            a.send(&To { dgid: address.into(), ..b.name() }, b"lost");
+            a.send(&To { dgid: address.into(), sgid_index, ..b.name() }, b"lost");
         }
     }
-    a.send(&To { dgid: Gid::ZERO, ..b.name() }, b"lost");
     for qpn in [0, 2, 0xff_ffff, b.qp.qpn ^ 0x80_0000] {
         a.send(&To { qpn, ..b.name() }, b"lost");
     }
@@ -150,12 +158,18 @@ fn to_nobody(p: &Pair) {
     a.send(&gone.name(), b"lost");
     nothing_arrives(&b);
     arrives(&a, &b);
+    p.a.guest.del_gid(1).expect("DEL_GID");
 }
 
 fn no_source(p: &Pair) {
     let (a, b) = (DatagramEnd::open(&p.a, 30), DatagramEnd::open(&p.b, 30));
     for sgid_index in [1, 2, 15, 16, 255] {
         let request = wr::datagram(SEND_OP_SEND, 1, &To { sgid_index, ..b.name() });
+        fails(&a, &b, &request, &[a.here.sge(0, 8)], WC_LOC_QP_OP_ERR);
+    }
+    // Nor from one of another family, or to no address at all.
+    for dgid in [link_local(&p.b), Gid::ZERO] {
+        let request = wr::datagram(SEND_OP_SEND, 1, &To { dgid, ..b.name() });
         fails(&a, &b, &request, &[a.here.sge(0, 8)], WC_LOC_QP_OP_ERR);
     }
 }
