@@ -417,7 +417,11 @@ int vrdma_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr, const struc
 		return -EINVAL;
 	}
 	err = vrdma_kwq_post_recv(rq, wr, bad);
-	/* The host reads receives when it needs them; only to be flushed they must be announced. */
+	/*
+	 * The host reads receives when it needs them; only to be flushed they must be announced. The
+	 * fence pairs with that of vrdma_kverbs_lost().
+	 */
+	smp_mb();
 	if (READ_ONCE(qp->state) == IB_QPS_ERR || vrdma_is_lost(to_vibdev(ibqp->device)))
 		vrdma_kqp_ring(qp);
 	return err;

@@ -136,6 +136,9 @@ struct ib_mr *vrdma_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start, u64 
 
 	if (flags & ~(IB_MR_REREG_TRANS | IB_MR_REREG_PD | IB_MR_REREG_ACCESS))
 		return ERR_PTR(-EOPNOTSUPP);
+	/* The core drops the change to the domain that the region is in. */
+	if (!flags)
+		return NULL;
 	if (flags & IB_MR_REREG_ACCESS)
 		access &= ~IB_ACCESS_OPTIONAL;
 	else

@@ -45,7 +45,7 @@ pub fn config_space(
         max_mrs: most(Resource::Mrs),
         max_cqs: most(Resource::Cqs),
         max_qps: most(Resource::Qps),
-        max_srqs: 0,
+        max_srqs: most(Resource::Srqs),
         max_qp_wr: limits.max_qp_wr,
         max_cqe: limits.max_cqe,
         max_send_sge: limits.max_send_sge,
@@ -55,8 +55,8 @@ pub fn config_space(
         max_rd_atomic: limits.max_rd_atomic,
         paths,
         reserved: 0,
-        max_srq_sge: 0,
-        max_srq_wr: 0,
-        max_mws: 0,
+        max_srq_sge: limits.max_srq_sge,
+        max_srq_wr: limits.max_srq_wr,
+        max_mws: most(Resource::Mws),
     }
 }

@@ -17,6 +17,10 @@ pub struct Limits {
     pub max_send_sge: u16,
     /// Most scatter/gather entries of a receive.
     pub max_recv_sge: u16,
+    /// Most entries of a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Most scatter/gather entries of a receive in a shared receive queue.
+    pub max_srq_sge: u16,
     /// Most bytes of inline data.
     pub max_inline_bytes: u16,
     /// Most reads and atomics that a QP serves as responder.
@@ -31,7 +35,7 @@ pub struct Limits {
 
 impl Limits {
     /// Quotas of a vNIC that nobody has set otherwise: 64 Ki regions, 16 Ki queue pairs, 32 Ki completion
-    /// queues, 1 Ki contexts, 16 Ki protection domains, 1 TiB of memory in at most 16 Mi pages
+    /// queues, 16 Ki shared receive queues, 64 Ki memory windows, 1 Ki contexts, 1 Ki XRC domains, 16 Ki protection domains, 1 TiB of memory in at most 16 Mi pages
     /// (whose addresses take 128 MiB of the host's memory).
     pub const DEFAULT_QUOTAS: Quotas = Quotas::NONE
         .with(Resource::Contexts, 1 << 10)
@@ -39,6 +43,9 @@ impl Limits {
         .with(Resource::Mrs, 1 << 16)
         .with(Resource::Cqs, 1 << 15)
         .with(Resource::Qps, 1 << 14)
+        .with(Resource::Srqs, 1 << 14)
+        .with(Resource::Mws, 1 << 16)
+        .with(Resource::Xrcds, 1 << 10)
         .with(Resource::PinnedBytes, 1 << 40)
         .with(Resource::ListedPages, 1 << 24);
 }

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use masq_model::{Endpoint, Host, Vnic};
 use masq_policy::qpn::{allocate_block, overlap};
-use masq_types::{Gid, MacAddr, QpnBlock, Vni};
+use masq_types::{Gid, MacAddr, QpnBlock, Vni, WireQpn};
 
 use crate::Directory;
 
@@ -26,6 +26,8 @@ pub struct Identity {
     pub addresses: Vec<IpAddr>,
     /// Blocks of QPNs that it owns.
     pub qpn_blocks: Vec<QpnBlock>,
+    /// Wire QPN of its GSI.
+    pub gsi_qpn: WireQpn,
 }
 
 impl Identity {
@@ -145,9 +147,20 @@ pub fn plan_endpoint(directory: &Directory, vnic: &str, own: Own<'_>) -> Result<
         gids,
         host: host.name.clone(),
         addresses,
+        gsi_qpn: gsi_qpn(v, &qpn_blocks),
         qpn_blocks,
         generation,
     })
+}
+
+/// Who has an underlay address alone has the GSI's well-known number there; others have the first that their blocks have.
+fn gsi_qpn(v: &Vnic, blocks: &[QpnBlock]) -> WireQpn {
+    const WELL_KNOWN: WireQpn = WireQpn::from_wire(1);
+    match (v.dedicated_alias, blocks.first()) {
+        // 0 and 1 are in no block.
+        (None, Some(block)) => WireQpn::from_wire(block.first.max(2)),
+        _ => WELL_KNOWN,
+    }
 }
 
 /// The underlay addresses of a vNIC on its host: path by path, the first one its dedicated alias if it has one.
@@ -185,5 +198,6 @@ pub fn identity(directory: &Directory, endpoint: &Endpoint) -> Result<Identity, 
         allowed: v.allowed_address_pairs.clone(),
         addresses: endpoint.addresses.clone(),
         qpn_blocks: endpoint.qpn_blocks.clone(),
+        gsi_qpn: endpoint.gsi_qpn,
     })
 }

@@ -43,11 +43,31 @@ pub enum Verb {
     QueryQp,
     /// OP_DESTROY_QP.
     DestroyQp,
+    /// OP_REREG_MR.
+    ReregMr,
+    /// OP_RESIZE_CQ.
+    ResizeCq,
+    /// OP_CREATE_SRQ.
+    CreateSrq,
+    /// OP_MODIFY_SRQ.
+    ModifySrq,
+    /// OP_QUERY_SRQ.
+    QuerySrq,
+    /// OP_DESTROY_SRQ.
+    DestroySrq,
+    /// OP_CREATE_MW.
+    CreateMw,
+    /// OP_DESTROY_MW.
+    DestroyMw,
+    /// OP_CREATE_XRCD.
+    CreateXrcd,
+    /// OP_DESTROY_XRCD.
+    DestroyXrcd,
 }
 
 impl Verb {
     /// All verbs, with their opcodes and their names in messages.
-    pub const ALL: [(Verb, u16, &'static str); 15] = [
+    pub const ALL: [(Verb, u16, &'static str); 25] = [
         (Verb::DeviceInit, OP_DEVICE_INIT, "device_init"),
         (Verb::AddGid, OP_ADD_GID, "add_gid"),
         (Verb::DelGid, OP_DEL_GID, "del_gid"),
@@ -63,6 +83,16 @@ impl Verb {
         (Verb::ModifyQp, OP_MODIFY_QP, "modify_qp"),
         (Verb::QueryQp, OP_QUERY_QP, "query_qp"),
         (Verb::DestroyQp, OP_DESTROY_QP, "destroy_qp"),
+        (Verb::ReregMr, OP_REREG_MR, "rereg_mr"),
+        (Verb::ResizeCq, OP_RESIZE_CQ, "resize_cq"),
+        (Verb::CreateSrq, OP_CREATE_SRQ, "create_srq"),
+        (Verb::ModifySrq, OP_MODIFY_SRQ, "modify_srq"),
+        (Verb::QuerySrq, OP_QUERY_SRQ, "query_srq"),
+        (Verb::DestroySrq, OP_DESTROY_SRQ, "destroy_srq"),
+        (Verb::CreateMw, OP_CREATE_MW, "create_mw"),
+        (Verb::DestroyMw, OP_DESTROY_MW, "destroy_mw"),
+        (Verb::CreateXrcd, OP_CREATE_XRCD, "create_xrcd"),
+        (Verb::DestroyXrcd, OP_DESTROY_XRCD, "destroy_xrcd"),
     ];
 
     /// The verb with this opcode.
@@ -73,7 +103,18 @@ impl Verb {
     /// Whether it only takes something away from the guest.
     pub fn gives_back(self) -> bool {
         use Verb::*;
-        matches!(self, DelGid | DestroyContext | DestroyPd | DestroyMr | DestroyCq | DestroyQp)
+        matches!(
+            self,
+            DelGid
+                | DestroyContext
+                | DestroyPd
+                | DestroyMr
+                | DestroyCq
+                | DestroyQp
+                | DestroySrq
+                | DestroyMw
+                | DestroyXrcd
+        )
     }
 
     /// The name in messages.
@@ -158,6 +199,12 @@ pub enum ObjectKind {
     Cq,
     /// A queue pair.
     Qp,
+    /// A shared receive queue.
+    Srq,
+    /// A memory window.
+    Mw,
+    /// An XRC domain.
+    Xrcd,
 }
 
 impl fmt::Display for ObjectKind {
@@ -168,6 +215,9 @@ impl fmt::Display for ObjectKind {
             ObjectKind::Mr => "memory region",
             ObjectKind::Cq => "completion queue",
             ObjectKind::Qp => "queue pair",
+            ObjectKind::Srq => "shared receive queue",
+            ObjectKind::Mw => "memory window",
+            ObjectKind::Xrcd => "XRC domain",
         })
     }
 }
@@ -213,6 +263,9 @@ pub enum Reason {
     /// Two objects belong to different contexts.
     #[error("{0}")]
     ForeignContext(String),
+    /// Only the guest's kernel may have it.
+    #[error("{0} is only for the kernel's own context")]
+    KernelOnly(&'static str),
     /// A quota is reached.
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
@@ -307,7 +360,7 @@ impl Reason {
     /// What the guest is told.
     pub fn errno(&self) -> Errno {
         match self {
-            Reason::Malformed(_) | Reason::ForeignContext(_) => Errno::EINVAL,
+            Reason::Malformed(_) | Reason::ForeignContext(_) | Reason::KernelOnly(_) => Errno::EINVAL,
             Reason::Transition(_) | Reason::CurrentState { .. } | Reason::PathMtu { .. } => Errno::EINVAL,
             Reason::Unsupported(_) => Errno::EOPNOTSUPP,
             Reason::StaleEpoch { .. } => Errno::ESTALE,
@@ -363,11 +416,12 @@ impl Reason {
             Reason::NoQpn => 20,
             Reason::TooFast(_) => 21,
             Reason::Withdrawn => 22,
+            Reason::KernelOnly(_) => 23,
         }
     }
 }
 
-const LABELS: [&str; 23] = [
+const LABELS: [&str; 24] = [
     "malformed",
     "unsupported",
     "stale_epoch",
@@ -391,6 +445,7 @@ const LABELS: [&str; 23] = [
     "no_qpn",
     "too_fast",
     "withdrawn",
+    "kernel_only",
 ];
 
 /// How often each reason has been given.

@@ -57,6 +57,9 @@ impl Directory {
             (Resource::Qps, quota.qps),
             (Resource::Cqs, quota.cqs),
             (Resource::Mrs, quota.mrs),
+            (Resource::Srqs, quota.srqs),
+            (Resource::Mws, quota.mws),
+            (Resource::Xrcds, quota.xrcds),
             (Resource::PinnedBytes, quota.pinned_bytes),
         ] {
             if let Some(most) = most {

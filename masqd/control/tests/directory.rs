@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use masq_control::store::{Batch, Change, Snapshot};
 use masq_control::{Directory, Own, PlanError, identity, plan_endpoint};
-use masq_model::{DesiredState, Key, Kind, Object};
+use masq_model::{Alias, DesiredState, Key, Kind, Object};
 use masq_policy::conntrack::{Connection, Touched};
 use masq_policy::rename::{Endpoints, Found};
 use masq_policy::rules::Transport;
@@ -267,6 +267,7 @@ fn blocks_of_one_host_never_meet() {
     // If two records do claim one block, a new one is taken, and the generation tells.
     let mut clash = d.endpoint("blue-1").unwrap().clone();
     clash.qpn_blocks = d.endpoint("red-1").unwrap().qpn_blocks.clone();
+    clash.gsi_qpn = d.endpoint("red-1").unwrap().gsi_qpn;
     let mut both = d.clone();
     both.apply(&batch(
         2,
@@ -276,6 +277,38 @@ fn blocks_of_one_host_never_meet() {
         plan_endpoint(&both, "blue-1", Own { start: clash.qpn_blocks[0].first, ..Own::default() }).unwrap();
     assert_ne!(planned.qpn_blocks, clash.qpn_blocks);
     assert_eq!(planned.generation, 2);
+}
+
+#[test]
+fn the_gsi_has_the_first_qpn_of_the_block_or_the_well_known_one_of_an_address_of_its_own() {
+    let mut d = directory(WORLD);
+    let endpoint = d.endpoint("blue-1").unwrap();
+    assert_eq!(endpoint.gsi_qpn.get(), endpoint.qpn_blocks[0].first);
+    let mut host = d.host("h1").unwrap().clone();
+    host.aliases =
+        vec![Alias { address: "10.77.0.101/24".parse().unwrap(), link: "eth0".into(), gateway: None }];
+    let mut vnic = d.vnic("blue-1").unwrap().clone();
+    vnic.dedicated_alias = Some("10.77.0.101".parse().unwrap());
+    d.apply(&batch(
+        2,
+        vec![
+            put("masq/v1/host/h1", Object::Host(host).to_json()),
+            put("masq/v1/vnic/blue-1", Object::Vnic(vnic).to_json()),
+        ],
+    ));
+    let planned = plan_endpoint(&d, "blue-1", Own::default()).unwrap();
+    assert_eq!((planned.gsi_qpn.get(), planned.addresses), (1, vec!["10.77.0.101".parse().unwrap()]));
+}
+
+#[test]
+fn records_without_a_gsi_are_read_and_replaced() {
+    let mut d = directory(WORLD);
+    let endpoint = d.endpoint("blue-1").unwrap().clone();
+    let mut value = serde_json::to_value(&endpoint).unwrap();
+    value.as_object_mut().unwrap().remove("gsi_qpn");
+    d.apply(&batch(2, vec![put("masq/v1/endpoint/blue-1", serde_json::to_vec(&value).unwrap())]));
+    assert_eq!(d.endpoint("blue-1").unwrap().gsi_qpn.get(), 0);
+    assert_eq!(plan_endpoint(&d, "blue-1", Own::default()).unwrap(), endpoint, "its host publishes it anew");
 }
 
 #[test]

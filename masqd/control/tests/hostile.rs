@@ -10,7 +10,7 @@ use vrdma_abi::control::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Sizes of all command structures.
-const SIZES: [usize; 10] = [
+const SIZES: [usize; 16] = [
     DeviceInit::SIZE,
     AddGid::SIZE,
     DelGid::SIZE,
@@ -21,6 +21,12 @@ const SIZES: [usize; 10] = [
     CreateCq::SIZE,
     CreateQp::SIZE,
     ModifyQp::SIZE,
+    ReregMr::SIZE,
+    ResizeCq::SIZE,
+    CreateSrq::SIZE,
+    ModifySrq::SIZE,
+    CreateMw::SIZE,
+    CreateXrcd::SIZE,
 ];
 
 fn ready() -> Guest {
@@ -55,6 +61,31 @@ fn spoilt(g: &mut Guest, kind: usize, damage: &[(usize, u8)]) -> Vec<u8> {
         5 => g.bytes(OP_MODIFY_QP, &ModifyQp { qp: 1, mask: RTR_MASK, attr: rtr }),
         6 => g.bytes(OP_MODIFY_QP, &ModifyQp { qp: 1, mask: INIT_MASK, attr: init_attr() }),
         7 => g.bytes(OP_ADD_GID, &AddGid { index: 3, reserved: 0, gid: gid("192.168.0.1").0 }),
+        10 => {
+            let pages = g.memory.list(1);
+            let (flags, access) = (REREG_TRANSLATION | REREG_ACCESS, ACCESS_LOCAL_WRITE);
+            let r = ReregMr { mr: 1, flags, access, length: 4096, pages, ..ReregMr::ZERO };
+            g.bytes(OP_REREG_MR, &r)
+        }
+        11 => {
+            let ring = g.memory.list(3);
+            g.bytes(OP_RESIZE_CQ, &ResizeCq { cq: 1, entries: 128, ring })
+        }
+        12 => {
+            let r = g.srq_request(2, 1);
+            g.bytes(OP_CREATE_SRQ, &r)
+        }
+        13 => g.bytes(OP_MODIFY_SRQ, &ModifySrq { srq: 2, limit: 3 }),
+        14 => g.bytes(OP_CREATE_MW, &CreateMw { mw: 2, pd: 1, mw_type: MW_TYPE_2, reserved: [0; 7] }),
+        15 => g.bytes(OP_CREATE_XRCD, &CreateXrcd { xrcd: 2, reserved: 0 }),
+        16 => {
+            let r = CreateQp { srq: 2, rq_entries: 0, rq: PageTable::ZERO, ..g.qp_request(3, 1, 1, 1) };
+            g.bytes(OP_CREATE_QP, &r)
+        }
+        17 => {
+            let r = g.target_request(4, 2);
+            g.bytes(OP_CREATE_QP, &r)
+        }
         8 => g.bytes(OP_DESTROY_CONTEXT, &Destroy { handle: 1, reserved: 0 }),
         _ => g.bytes(OP_QUERY_QP, &Destroy { handle: 1, reserved: 0 }),
     };
@@ -87,7 +118,7 @@ proptest! {
 
     #[test]
     fn random_structures_of_known_commands_are_answered(
-        requests in prop::collection::vec((0u16..32, prop::collection::vec(any::<u8>(), 200)), 1..20)
+        requests in prop::collection::vec((0u16..40, prop::collection::vec(any::<u8>(), 200)), 1..20)
     ) {
         let mut g = ready();
         for (opcode, body) in &requests {
@@ -102,7 +133,7 @@ proptest! {
     #[test]
     fn almost_right_requests_do_no_harm(
         requests in prop::collection::vec(
-            (0usize..10, prop::collection::vec((any::<usize>(), prop_oneof![any::<u8>(), Just(0), Just(255), Just(1)]), 0..4)),
+            (0usize..18, prop::collection::vec((any::<usize>(), prop_oneof![any::<u8>(), Just(0), Just(255), Just(1)]), 0..4)),
             1..40,
         ),
         changing: bool,

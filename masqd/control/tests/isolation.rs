@@ -274,6 +274,7 @@ fn a_peer_that_gives_up_its_block_loses_its_connections() {
     g.connect(1, gid("192.168.0.2"), qpn).unwrap();
     let mut endpoint = g.directory.endpoint("blue-2").unwrap().clone();
     endpoint.qpn_blocks = vec![masq_types::QpnBlock::new(0x80_0000, 4096).unwrap()];
+    endpoint.gsi_qpn = masq_types::WireQpn::from_wire(0x80_0000);
     endpoint.generation += 1;
     let value = masq_model::Object::Endpoint(endpoint).to_json();
     let change = store::Change::Put { key: "masq/v1/endpoint/blue-2".into(), value };
@@ -454,11 +455,11 @@ fn unknown_bits_are_refused_everywhere() {
     let refusals = [
         g.send(OP_CREATE_CONTEXT, &CreateContext { ctx: 7, flags: 2, doorbells }),
         {
-            let r = CreateMr { flags: 1, ..g.mr_request(7, 1) };
+            let r = CreateMr { flags: 4, ..g.mr_request(7, 1) };
             g.send(OP_CREATE_MR, &r)
         },
         {
-            let r = CreateMr { access: 1 << 4, ..g.mr_request(7, 1) };
+            let r = CreateMr { access: ACCESS_ZERO_BASED, ..g.mr_request(7, 1) };
             g.send(OP_CREATE_MR, &r)
         },
         {

@@ -18,6 +18,22 @@ enum Step {
     Pd(u32, u32),
     Mr(u32, u32),
     Cq(u32, u32),
+    /// A shared receive queue, perhaps for XRC.
+    Srq(u32, u32, bool),
+    Mw(u32, u32),
+    Xrcd(u32),
+    Rereg {
+        mr: u32,
+        pd: u32,
+        translate: bool,
+    },
+    Resize(u32, bool),
+    /// Of another kind than RC, or with a shared receive queue.
+    OtherQp {
+        qp: u32,
+        parent: u32,
+        kind: usize,
+    },
     Qp {
         qp: u32,
         pd: u32,
@@ -50,8 +66,17 @@ fn handle() -> impl Strategy<Value = u32> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let destroys =
-        [OP_DESTROY_CONTEXT, OP_DESTROY_PD, OP_DESTROY_MR, OP_DESTROY_CQ, OP_DESTROY_QP, OP_DESTROY_QP];
+    let destroys = [
+        OP_DESTROY_CONTEXT,
+        OP_DESTROY_PD,
+        OP_DESTROY_MR,
+        OP_DESTROY_CQ,
+        OP_DESTROY_QP,
+        OP_DESTROY_QP,
+        OP_DESTROY_SRQ,
+        OP_DESTROY_MW,
+        OP_DESTROY_XRCD,
+    ];
     prop_oneof![
         3 => handle().prop_map(Step::Context),
         4 => (handle(), handle()).prop_map(|(a, b)| Step::Pd(a, b)),
@@ -59,6 +84,12 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (handle(), handle()).prop_map(|(a, b)| Step::Cq(a, b)),
         8 => (handle(), handle(), handle(), handle())
             .prop_map(|(qp, pd, send_cq, recv_cq)| Step::Qp { qp, pd, send_cq, recv_cq }),
+        4 => (handle(), handle(), any::<bool>()).prop_map(|(a, b, xrc)| Step::Srq(a, b, xrc)),
+        3 => (handle(), handle()).prop_map(|(a, b)| Step::Mw(a, b)),
+        3 => handle().prop_map(Step::Xrcd),
+        3 => (handle(), handle(), any::<bool>()).prop_map(|(mr, pd, translate)| Step::Rereg { mr, pd, translate }),
+        3 => (handle(), any::<bool>()).prop_map(|(cq, larger)| Step::Resize(cq, larger)),
+        8 => (handle(), handle(), 0usize..6).prop_map(|(qp, parent, kind)| Step::OtherQp { qp, parent, kind }),
         16 => (handle(), 0u8..8, 0usize..5).prop_map(|(qp, state, to)| Step::Modify { qp, state, to }),
         2 => handle().prop_map(Step::Query),
         6 => (prop::sample::select(destroys.to_vec()), handle())
@@ -97,7 +128,9 @@ impl Run {
         match *step {
             Step::Context(ctx) => {
                 let doorbells = g.memory.list(8);
-                self.send(OP_CREATE_CONTEXT, &CreateContext { ctx, flags: 0, doorbells });
+                // Context 3 is the kernel's.
+                let flags = if ctx == 3 { CONTEXT_KERNEL } else { 0 };
+                self.send(OP_CREATE_CONTEXT, &CreateContext { ctx, flags, doorbells });
             }
             Step::Pd(pd, ctx) => self.send(OP_CREATE_PD, &CreatePd { pd, ctx }),
             Step::Mr(mr, pd) => {
@@ -107,6 +140,50 @@ impl Run {
             Step::Cq(cq, ctx) => {
                 let r = g.cq_request(cq, ctx);
                 self.send(OP_CREATE_CQ, &r);
+            }
+            Step::Srq(srq, parent, xrc) => {
+                let r = g.srq_request(srq, parent);
+                let r = match xrc {
+                    true => CreateSrq { srq_type: SRQ_TYPE_XRC, cq: parent, xrcd: parent, ..r },
+                    false => r,
+                };
+                self.send(OP_CREATE_SRQ, &r);
+            }
+            Step::Mw(mw, pd) => {
+                self.send(OP_CREATE_MW, &CreateMw { mw, pd, mw_type: MW_TYPE_1, reserved: [0; 7] });
+            }
+            Step::Xrcd(xrcd) => self.send(OP_CREATE_XRCD, &CreateXrcd { xrcd, reserved: 0 }),
+            Step::Rereg { mr, pd, translate } => {
+                let flags = if translate { REREG_TRANSLATION | REREG_PD } else { REREG_PD };
+                let pages = g.memory.list(1);
+                let r = ReregMr { mr, flags, pd, length: 4096, pages, ..ReregMr::ZERO };
+                self.send(OP_REREG_MR, &r);
+            }
+            Step::Resize(cq, larger) => {
+                let (entries, pages) = if larger { (128, 3) } else { (32, 1) };
+                let ring = g.memory.list(pages);
+                self.send(OP_RESIZE_CQ, &ResizeCq { cq, entries, ring });
+            }
+            Step::OtherQp { qp, parent, kind } => {
+                let r = g.qp_request(qp, parent, parent, parent);
+                let (rq_entries, rq) = (0, PageTable::ZERO);
+                let r = match kind {
+                    0 => CreateQp { srq: parent, rq_entries, rq, ..r },
+                    1 => CreateQp { qp_type: QP_TYPE_UC, ..r },
+                    2 => CreateQp { qp_type: QP_TYPE_UD, sq_stride_shift: 7, sq: g.memory.list(3), ..r },
+                    3 => CreateQp { qp_type: QP_TYPE_GSI, sq_stride_shift: 7, sq: g.memory.list(3), ..r },
+                    4 => CreateQp {
+                        qp_type: QP_TYPE_XRC_INI,
+                        recv_cq: HANDLE_NONE,
+                        rq_entries,
+                        rq,
+                        sq_stride_shift: 7,
+                        sq: g.memory.list(3),
+                        ..r
+                    },
+                    _ => g.target_request(qp, parent),
+                };
+                self.send(OP_CREATE_QP, &r);
             }
             Step::Qp { qp, pd, send_cq, recv_cq } => {
                 let r = g.qp_request(qp, pd, send_cq, recv_cq);
@@ -166,10 +243,9 @@ impl Run {
     /// What holds at any time.
     fn check(&self) {
         let g = &self.guest;
-        let counted: u64 = [Resource::Contexts, Resource::Mrs, Resource::Cqs, Resource::Qps]
-            .into_iter()
-            .map(|r| g.session.usage().used(r))
-            .sum();
+        use Resource::*;
+        let counted: u64 =
+            [Contexts, Mrs, Mws, Cqs, Srqs, Qps].into_iter().map(|r| g.session.usage().used(r)).sum();
         assert_eq!(g.rnic.held() as u64, counted + 1, "session and RNIC have the same objects");
         let qpns = g.rnic.wire_qpns();
         assert_eq!(qpns.iter().collect::<BTreeSet<_>>().len(), qpns.len());

@@ -99,6 +99,7 @@ impl World {
             host: host.into(),
             addresses: vec!["10.0.0.9".parse().unwrap()],
             qpn_blocks: Vec::new(),
+            gsi_qpn: masq_types::WireQpn::from_wire(1),
             generation: 1,
         };
         self.put(revision, [Object::Endpoint(endpoint)]);

@@ -55,7 +55,7 @@ fn the_head_of_a_request_is_checked() {
     assert_eq!(wrong(&|h| h.epoch += 1, true), Some((Errno::ESTALE, "stale_epoch")));
     assert_eq!(wrong(&|h| h.epoch = 0, true), Some((Errno::ESTALE, "stale_epoch")));
     assert_eq!(wrong(&|h| h.flags = 1, true), Some(EINVAL));
-    assert_eq!(wrong(&|h| h.opcode = 28, true), Some((Errno::EOPNOTSUPP, "unsupported")));
+    assert_eq!(wrong(&|h| h.opcode = 38, true), Some((Errno::EOPNOTSUPP, "unsupported")));
     assert_eq!(wrong(&|_| (), true), None);
 }
 
@@ -391,13 +391,6 @@ fn queue_pairs_are_described_consistently() {
     ] {
         assert_eq!(refused(g.send(OP_CREATE_QP, &r)), EINVAL, "{what}");
     }
-    for r in [
-        CreateQp { qp_type: QP_TYPE_UC, ..base },
-        CreateQp { qp_type: QP_TYPE_UD, ..base },
-        CreateQp { srq: 1, ..base },
-    ] {
-        assert_eq!(refused(g.send(OP_CREATE_QP, &r)), (Errno::EOPNOTSUPP, "unsupported"));
-    }
     let reply = CreateQpReply::read_from_bytes(&g.send(OP_CREATE_QP, &base).unwrap()).unwrap();
     assert_eq!(reply.ring_format, RING_FORMAT_1);
     let block = g.session.identity().qpn_blocks[0];
@@ -598,11 +591,12 @@ fn a_reset_reaps_everything_and_can_be_repeated() {
 
 #[test]
 fn events_name_objects_that_the_guest_has() {
-    use masq_driver::{CqHandle, Event, QpFault, QpHandle, VnicId};
+    use masq_driver::{CqHandle, Event, QpFault, QpHandle, SrqHandle, VnicId};
     use vrdma_abi::event::*;
     let mut g = ready();
     g.qp(1, 1, 1).unwrap();
-    let (vnic, qp, cq) = (VnicId(1), QpHandle(1), CqHandle(1));
+    g.srq(1, 1).unwrap();
+    let (vnic, qp, cq, srq) = (VnicId(1), QpHandle(1), CqHandle(1), SrqHandle(1));
     let fault = |fault| Event::QpFault { vnic, qp, fault, reason: String::new() };
     for (event, kind) in [
         (fault(QpFault::Fatal), EVENT_QP_FATAL),
@@ -611,6 +605,9 @@ fn events_name_objects_that_the_guest_has() {
         (Event::CommEstablished { vnic, qp }, EVENT_COMM_EST),
         (Event::SqDrained { vnic, qp }, EVENT_SQ_DRAINED),
         (Event::CqOverrun { vnic, cq }, EVENT_CQ_ERR),
+        (Event::LastWqe { vnic, qp }, EVENT_QP_LAST_WQE),
+        (Event::SrqLimit { vnic, srq }, EVENT_SRQ_LIMIT),
+        (Event::SrqFault { vnic, srq, reason: String::new() }, EVENT_SRQ_ERR),
     ] {
         assert_eq!(g.session.handle_event(&event), Some(AsyncEvent { kind, handle: 1, epoch: EPOCH }));
     }
@@ -620,6 +617,8 @@ fn events_name_objects_that_the_guest_has() {
     assert_eq!(g.session.handle_event(&Event::SqDrained { vnic: VnicId(2), qp }), None, "another device");
     g.destroy(OP_DESTROY_QP, 1).unwrap();
     assert_eq!(g.session.handle_event(&Event::SqDrained { vnic, qp }), None);
+    g.destroy(OP_DESTROY_SRQ, 1).unwrap();
+    assert_eq!(g.session.handle_event(&Event::SrqLimit { vnic, srq }), None);
     g.session.reset(&g.rnic);
     assert_eq!(g.session.handle_event(&fatal), None);
 }
@@ -633,7 +632,8 @@ fn config_space_shows_limits_and_quotas() {
     assert_eq!((c.magic, c.abi_major, c.epoch), (0x4d44_5256, 1, EPOCH));
     assert_eq!(c.mac, [0x52, 0x54, 0, 0x64, 0, 1]);
     assert_eq!((c.num_comp_vectors, c.num_db_slots, c.link_state, c.active_mtu, c.paths), (4, 8, 1, 5, 1));
-    assert_eq!((c.max_contexts, c.max_pds, c.max_mrs, c.max_cqs, c.max_qps, c.max_srqs), (4, 8, 8, 8, 8, 0));
+    assert_eq!((c.max_contexts, c.max_pds, c.max_mrs, c.max_cqs, c.max_qps, c.max_srqs), (4, 8, 8, 8, 8, 6));
+    assert_eq!((c.max_srq_wr, c.max_srq_sge, c.max_mws), (512, 16, 5));
     assert_eq!((c.max_qp_wr, c.max_cqe, c.max_send_sge, c.max_inline_bytes), (1024, 4096, 30, 256));
     let down =
         config_space(g.session.identity().mac, EPOCH, &limits(), &quotas(), Link { up: false, ..link }, 1);

@@ -281,6 +281,9 @@ pub static KINDS: &[KindSpec] = &[
             Field::optional("quota-qps", "quota.qps", COUNT, "Most queue pairs", "16384"),
             Field::optional("quota-cqs", "quota.cqs", COUNT, "Most completion queues", "32768"),
             Field::optional("quota-mrs", "quota.mrs", COUNT, "Most memory regions", "65536"),
+            Field::optional("quota-srqs", "quota.srqs", COUNT, "Most shared receive queues", "16384"),
+            Field::optional("quota-mws", "quota.mws", COUNT, "Most memory windows", "65536"),
+            Field::optional("quota-xrcds", "quota.xrcds", COUNT, "Most XRC domains", "1024"),
             Field::optional(
                 "quota-pinned-bytes",
                 "quota.pinned_bytes",
@@ -322,6 +325,7 @@ pub static KINDS: &[KindSpec] = &[
             Field::required("host", "host", NAME, "Its host").column(),
             Field::required("underlay", "addresses", Form::Address, "Its underlay addresses").many().column(),
             Field::required("qpns", "qpn_blocks", Form::Block, "Its blocks of wire QPNs").many().column(),
+            Field::required("gsi-qpn", "gsi_qpn", COUNT, "Wire QPN of its GSI"),
             Field::required("gid", "gids", Form::Address, "Its virtual addresses").many().column(),
             Field::required("block-generation", "generation", COUNT, "Grows when blocks change hands"),
         ],
@@ -370,7 +374,7 @@ mod tests {
         Alias, ClassRate, DEFAULT_PRIORITY, Direction, Endpoint, Host, HostState, Object, QosPolicy, Quota,
         SecurityGroup, SecurityGroupRule, Transport, Vnic, Vpc,
     };
-    use masq_types::{Gid, MacAddr, QpnBlock};
+    use masq_types::{Gid, MacAddr, QpnBlock, WireQpn};
     use serde_json::Value;
 
     use super::*;
@@ -425,6 +429,9 @@ mod tests {
                     qps: Some(1),
                     cqs: Some(1),
                     mrs: Some(1),
+                    srqs: Some(1),
+                    mws: Some(1),
+                    xrcds: Some(1),
                     pinned_bytes: Some(4096),
                     commands_per_sec: Some(1),
                 },
@@ -438,6 +445,7 @@ mod tests {
                 host: text("h"),
                 addresses: vec![ip],
                 qpn_blocks: vec![QpnBlock { first: 256, len: 256 }],
+                gsi_qpn: WireQpn::from_wire(256),
                 generation: 1,
             }),
             Object::HostState(HostState { host: text("h"), realised_revision: 1, problems: vec![text("p")] }),

@@ -99,10 +99,23 @@ pub fn status(status: &Status) -> String {
     if status.vnics.is_empty() {
         return text;
     }
-    let mut table =
-        Table::new(["VNIC", "VPC", "VNI", "ADDRESSES", "STATE", ">CONTEXTS", ">PDS", ">MRS", ">CQS", ">QPS"]);
+    let mut table = Table::new([
+        "VNIC",
+        "VPC",
+        "VNI",
+        "ADDRESSES",
+        "STATE",
+        ">CONTEXTS",
+        ">PDS",
+        ">MRS",
+        ">CQS",
+        ">QPS",
+        ">SRQS",
+        ">MWS",
+    ]);
     for v in &status.vnics {
-        let objects = [v.objects.contexts, v.objects.pds, v.objects.mrs, v.objects.cqs, v.objects.qps];
+        let o = &v.objects;
+        let objects = [o.contexts, o.pds, o.mrs, o.cqs, o.qps, o.srqs, o.mws];
         let words =
             [v.name.clone(), v.vpc.clone(), v.vni.to_string(), join(&v.addresses), v.state.to_string()];
         table.row(words.into_iter().chain(objects.map(|n| n.to_string())));
@@ -214,7 +227,7 @@ deleted rule blue/in
             "vnics": [{"name": "blue-1", "vpc": "blue", "vni": 100, "mac": "52:54:00:64:00:01",
                 "addresses": ["192.168.0.1"], "socket": "/run/masqd/blue-1.sock", "state": "failed",
                 "problem": "its socket is taken",
-                "objects": {"contexts": 1, "pds": 2, "mrs": 3, "cqs": 4, "qps": 5}}]
+                "objects": {"contexts": 1, "pds": 2, "mrs": 3, "cqs": 4, "qps": 5, "srqs": 6, "mws": 7, "xrcds": 8}}]
         });
         let expected = "\
 host      h1
@@ -224,8 +237,8 @@ store     etcd at revision 42
 version   0.1.0
 problem   the store is away
 
-VNIC    VPC   VNI  ADDRESSES    STATE   CONTEXTS  PDS  MRS  CQS  QPS
-blue-1  blue  100  192.168.0.1  failed         1    2    3    4    5
+VNIC    VPC   VNI  ADDRESSES    STATE   CONTEXTS  PDS  MRS  CQS  QPS  SRQS  MWS
+blue-1  blue  100  192.168.0.1  failed         1    2    3    4    5     6    7
 blue-1: its socket is taken
 ";
         assert_eq!(status(&from(told.clone())), expected);

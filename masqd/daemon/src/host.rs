@@ -300,6 +300,8 @@ fn rnic_limits() -> Limits {
         max_cqe: limits::MAX_CQE,
         max_send_sge: limits::MAX_SEND_SGE,
         max_recv_sge: limits::MAX_RECV_SGE,
+        max_srq_wr: limits::MAX_SRQ_WR,
+        max_srq_sge: limits::MAX_SRQ_SGE,
         max_inline_bytes: limits::MAX_INLINE_BYTES,
         max_dest_rd_atomic: limits::MAX_DEST_RD_ATOMIC,
         max_rd_atomic: limits::MAX_RD_ATOMIC,

@@ -281,6 +281,15 @@ pub struct ObjectCounts {
     pub cqs: u64,
     /// Queue pairs.
     pub qps: u64,
+    /// Shared receive queues.
+    #[serde(default)]
+    pub srqs: u64,
+    /// Memory windows.
+    #[serde(default)]
+    pub mws: u64,
+    /// XRC domains.
+    #[serde(default)]
+    pub xrcds: u64,
 }
 
 /// How a vNIC is.

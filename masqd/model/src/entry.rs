@@ -1,6 +1,6 @@
 //! Any object, with its key: what a store holds.
 
-use masq_types::QpnBlock;
+use masq_types::{QpnBlock, WireQpn};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
@@ -128,6 +128,12 @@ impl Object {
         {
             return Err(ObjectError::Block { key: key.clone(), first: b.first, len: b.len });
         }
+        if let Object::Endpoint(e) = &object
+            && e.gsi_qpn.get() > 1
+            && !e.qpn_blocks.iter().any(|b| b.contains(e.gsi_qpn))
+        {
+            return Err(ObjectError::Gsi { key: key.clone(), qpn: e.gsi_qpn });
+        }
         Ok(object)
     }
 }
@@ -204,5 +210,13 @@ pub enum ObjectError {
         first: u32,
         /// How many.
         len: u32,
+    },
+    /// The GSI has a QPN of somebody else.
+    #[error("{key}: field gsi_qpn: {qpn} lies outside of its blocks")]
+    Gsi {
+        /// Where.
+        key: Key,
+        /// The QPN.
+        qpn: WireQpn,
     },
 }

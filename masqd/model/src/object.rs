@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use masq_types::{Gid, MacAddr, QpnBlock, Vni};
+use masq_types::{Gid, MacAddr, QpnBlock, Vni, WireQpn};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -209,6 +209,18 @@ pub struct Quota {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 18_446_744_073_709_551_615u64)]
     pub mrs: Option<u64>,
+    /// Shared receive queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
+    pub srqs: Option<u64>,
+    /// Memory windows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
+    pub mws: Option<u64>,
+    /// XRC domains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 18_446_744_073_709_551_615u64)]
+    pub xrcds: Option<u64>,
     /// Bytes of guest memory in regions and rings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 18_446_744_073_709_551_615u64)]
@@ -319,8 +331,17 @@ pub struct Endpoint {
     /// Blocks of wire QPNs that it owns on that host.
     #[schema(value_type = Vec<schema::Block>)]
     pub qpn_blocks: Vec<QpnBlock>,
+    /// Wire QPN of its GSI, the QP1 of its guest: 1 when it has an underlay address of its own, else one of its blocks. 0 in
+    /// records of hosts whose masqd knows no GSI.
+    #[serde(default = "no_gsi")]
+    #[schema(value_type = u32, maximum = 16_777_215)]
+    pub gsi_qpn: WireQpn,
     /// Grows whenever the blocks change hands.
     pub generation: u64,
+}
+
+fn no_gsi() -> WireQpn {
+    WireQpn::from_wire(0)
 }
 
 /// How far a host has come: written by the host, and gone when the host is.

@@ -29,15 +29,18 @@ pub fn overlap(a: QpnBlock, b: QpnBlock) -> bool {
 #[derive(Clone, Debug)]
 pub struct QpnPool {
     blocks: Vec<QpnBlock>,
+    /// Never handed out.
+    reserved: Option<WireQpn>,
     /// Position of the next candidate, counted over all blocks.
     next: u32,
     used: HashSet<WireQpn>,
 }
 
 impl QpnPool {
-    /// A pool over `blocks` that begins at `start` (any number; the caller's randomness).
-    pub fn new(blocks: Vec<QpnBlock>, start: u32) -> QpnPool {
-        let mut pool = QpnPool { blocks, next: 0, used: HashSet::new() };
+    /// A pool over `blocks`, save for the one QPN that is `reserved`, that begins at `start` (any number; the caller's
+    /// randomness).
+    pub fn new(blocks: Vec<QpnBlock>, reserved: Option<WireQpn>, start: u32) -> QpnPool {
+        let mut pool = QpnPool { blocks, reserved, next: 0, used: HashSet::new() };
         pool.next = start.checked_rem(pool.len()).unwrap_or(0);
         pool
     }
@@ -70,11 +73,12 @@ impl QpnPool {
         self.blocks.iter().fold(0, |sum, b| sum.saturating_add(b.len))
     }
 
-    /// The QPN at a position, unless it is a reserved one.
+    /// The QPN at a position, unless it is never handed out.
     fn at(&self, mut position: u32) -> Option<WireQpn> {
         for b in &self.blocks {
             if position < b.len {
-                return WireQpn::new(b.first + position).filter(|q| b.contains(*q));
+                return WireQpn::new(b.first + position)
+                    .filter(|q| b.contains(*q) && self.reserved != Some(*q));
             }
             position -= b.len;
         }
@@ -126,7 +130,7 @@ mod tests {
         #[test]
         fn pooled_numbers_are_distinct_and_inside(start: u32, gives in prop::collection::vec(any::<bool>(), 200)) {
             let blocks = vec![QpnBlock::new(0, 4096).unwrap(), QpnBlock::new(8192, 4096).unwrap()];
-            let mut pool = QpnPool::new(blocks.clone(), start);
+            let mut pool = QpnPool::new(blocks.clone(), None, start);
             let mut held = Vec::new();
             for give in gives {
                 if let Some(q) = held.pop().filter(|_| give) {
@@ -142,15 +146,16 @@ mod tests {
 
     #[test]
     fn a_pool_ends_and_reuses_late() {
-        let mut pool = QpnPool::new(vec![QpnBlock::new(0, 4096).unwrap()], 5);
+        let mut pool = QpnPool::new(vec![QpnBlock::new(0, 4096).unwrap()], WireQpn::new(7), 5);
         let first = pool.take().unwrap();
         assert_eq!(first.get(), 5);
         pool.give(first);
         assert_eq!(pool.take().unwrap().get(), 6);
-        for _ in 0..4093 {
+        assert_eq!(pool.take().unwrap().get(), 8, "7 is reserved");
+        for _ in 0..4091 {
             assert!(pool.take().is_some());
         }
-        assert_eq!((pool.take(), pool.in_use()), (None, 4094), "all but 0 and 1");
-        assert_eq!(QpnPool::new(Vec::new(), 9).take(), None);
+        assert_eq!((pool.take(), pool.in_use()), (None, 4093), "all but 0, 1 and 7");
+        assert_eq!(QpnPool::new(Vec::new(), None, 9).take(), None);
     }
 }

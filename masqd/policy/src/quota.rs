@@ -17,6 +17,12 @@ pub enum Resource {
     Cqs,
     /// Queue pairs.
     Qps,
+    /// Shared receive queues.
+    Srqs,
+    /// Memory windows.
+    Mws,
+    /// XRC domains.
+    Xrcds,
     /// Bytes of guest memory in regions, rings and doorbell pages.
     PinnedBytes,
     /// Guest pages whose addresses the host keeps: what a guest costs the host's own memory.
@@ -25,12 +31,15 @@ pub enum Resource {
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; 7] = [
+    pub const ALL: [Resource; 10] = [
         Resource::Contexts,
         Resource::Pds,
         Resource::Mrs,
         Resource::Cqs,
         Resource::Qps,
+        Resource::Srqs,
+        Resource::Mws,
+        Resource::Xrcds,
         Resource::PinnedBytes,
         Resource::ListedPages,
     ];
@@ -43,6 +52,9 @@ impl Resource {
             Resource::Mrs => "memory regions",
             Resource::Cqs => "completion queues",
             Resource::Qps => "queue pairs",
+            Resource::Srqs => "shared receive queues",
+            Resource::Mws => "memory windows",
+            Resource::Xrcds => "XRC domains",
             Resource::PinnedBytes => "bytes of memory in regions and rings",
             Resource::ListedPages => "pages in regions and rings",
         }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use masq_driver::{Command, Connection as Renamed, DriverError, QpHandle, RnicDriver};
+use masq_driver::{Command, Connection as Renamed, DriverError, QpHandle, QpType, RnicDriver};
 use masq_policy::conntrack::{Connection, Touched};
 use masq_policy::rename::{Resolution, Unreachable, resolve};
 use masq_policy::rules::{Transport, Verdict};
@@ -47,7 +47,8 @@ impl Session {
         if local.ip().is_ipv4() != remote.ip().is_ipv4() {
             return Err(malformed(format_args!("{local} and {remote} are of different families")).into());
         }
-        let local_qpn = find(&self.objects.qps, qp)?.wire_qpn;
+        let q = find(&self.objects.qps, qp)?;
+        let local_qpn = q.wire_qpn;
         // Guest-visible and wire QPNs are the same today.
         let remote_qpn = WireQpn::from_wire(attr.dest_qpn);
         let wait = |reason: Reason| if may_wait { Stop::Wait } else { Stop::from(reason) };
@@ -59,7 +60,7 @@ impl Session {
                 _ => Stop::from(Reason::from(e)),
             })?;
         // Before the QPN: what a rule denies is not worth reading the store for.
-        let transport = Transport::Rc;
+        let transport = transport_of(q.qp_type);
         let allowed_by = if BYPASSED {
             "nobody was asked".into()
         } else {
@@ -167,6 +168,15 @@ impl Session {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The transport that the rules know: XRC is reliable connections that share receive queues.
+fn transport_of(qp_type: QpType) -> Transport {
+    match qp_type {
+        QpType::Rc | QpType::XrcIni | QpType::XrcTgt => Transport::Rc,
+        QpType::Uc => Transport::Uc,
+        QpType::Ud | QpType::Gsi => Transport::Ud,
     }
 }
 

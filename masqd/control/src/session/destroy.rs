@@ -4,7 +4,9 @@
 
 use std::hash::Hash;
 
-use masq_driver::{Command, CqHandle, CtxHandle, MrHandle, PdHandle, QpHandle, RnicDriver};
+use masq_driver::{
+    Command, CqHandle, CtxHandle, MrHandle, MwHandle, PdHandle, QpHandle, RnicDriver, SrqHandle, XrcdHandle,
+};
 use masq_policy::quota::{Resource, Usage};
 use masq_types::Gid;
 
@@ -21,14 +23,20 @@ impl Session {
         for qp in keys(&self.objects.qps, |q| q.ctx == ctx) {
             self.destroy_qp(rnic, qp)?;
         }
-        let pds = keys(&self.objects.pds, |p| p.ctx == ctx);
-        for mr in keys(&self.objects.mrs, |m| pds.binary_search(&m.pd).is_ok()) {
+        for srq in keys(&self.objects.srqs, |s| s.ctx == ctx) {
+            self.destroy_srq(rnic, srq)?;
+        }
+        // Windows before the regions that they are bound to.
+        for mw in keys(&self.objects.mws, |m| m.ctx == ctx) {
+            self.destroy_mw(rnic, mw)?;
+        }
+        for mr in keys(&self.objects.mrs, |m| m.ctx == ctx) {
             self.destroy_mr(rnic, mr)?;
         }
         for cq in keys(&self.objects.cqs, |c| c.ctx == ctx) {
             self.destroy_cq(rnic, cq)?;
         }
-        for pd in pds {
+        for pd in keys(&self.objects.pds, |p| p.ctx == ctx) {
             self.destroy_pd(pd)?;
         }
         rnic.execute(Command::DestroyContext { vnic: self.config.id, ctx })?;
@@ -41,7 +49,7 @@ impl Session {
     pub(super) fn destroy_pd(&mut self, pd: PdHandle) -> Result<(), Reason> {
         let Some(p) = self.objects.pds.get(&pd) else { return Ok(()) };
         if p.users > 0 {
-            return Err(Name::from(pd).busy(format!("{} memory regions and queue pairs", p.users)));
+            return Err(Name::from(pd).busy(format!("{} other objects", p.users)));
         }
         self.objects.pds.remove(&pd);
         self.usage.give(&[(Resource::Pds, 1)]);
@@ -55,15 +63,50 @@ impl Session {
         rnic.execute(Command::DestroyMr { vnic: self.config.id, mr })?;
         if let Some(m) = self.objects.mrs.remove(&mr) {
             self.usage.give(&m.cost);
-            self.pd_users(m.pd, -1);
+            self.objects.release(&m.uses);
         }
+        Ok(())
+    }
+
+    pub(super) fn destroy_mw(&mut self, rnic: &dyn RnicDriver, mw: MwHandle) -> Result<(), Reason> {
+        if !self.objects.mws.contains_key(&mw) {
+            return Ok(());
+        }
+        rnic.execute(Command::DestroyMw { vnic: self.config.id, mw })?;
+        if let Some(m) = self.objects.mws.remove(&mw) {
+            self.usage.give(&[(Resource::Mws, 1)]);
+            self.objects.release(&m.uses);
+        }
+        Ok(())
+    }
+
+    pub(super) fn destroy_srq(&mut self, rnic: &dyn RnicDriver, srq: SrqHandle) -> Result<(), Reason> {
+        let Some(s) = self.objects.srqs.get(&srq) else { return Ok(()) };
+        if s.users > 0 {
+            return Err(Name::from(srq).busy(format!("{} queue pairs", s.users)));
+        }
+        rnic.execute(Command::DestroySrq { vnic: self.config.id, srq })?;
+        if let Some(s) = self.objects.srqs.remove(&srq) {
+            self.usage.give(&s.cost);
+            self.objects.release(&s.uses);
+        }
+        Ok(())
+    }
+
+    pub(super) fn destroy_xrcd(&mut self, xrcd: XrcdHandle) -> Result<(), Reason> {
+        let Some(x) = self.objects.xrcds.get(&xrcd) else { return Ok(()) };
+        if x.users > 0 {
+            return Err(Name::from(xrcd).busy(format!("{} queue pairs and shared receive queues", x.users)));
+        }
+        self.objects.xrcds.remove(&xrcd);
+        self.usage.give(&[(Resource::Xrcds, 1)]);
         Ok(())
     }
 
     pub(super) fn destroy_cq(&mut self, rnic: &dyn RnicDriver, cq: CqHandle) -> Result<(), Reason> {
         let Some(c) = self.objects.cqs.get(&cq) else { return Ok(()) };
         if c.users > 0 {
-            return Err(Name::from(cq).busy("queue pairs"));
+            return Err(Name::from(cq).busy("queue pairs or shared receive queues"));
         }
         rnic.execute(Command::DestroyCq { vnic: self.config.id, cq })?;
         if let Some(c) = self.objects.cqs.remove(&cq) {
@@ -79,9 +122,7 @@ impl Session {
         rnic.execute(Command::DestroyQp { vnic: self.config.id, qp })?;
         if let Some(q) = self.objects.qps.remove(&qp) {
             self.usage.give(&q.cost);
-            self.pd_users(q.pd, -1);
-            self.cq_users(q.send_cq, -1);
-            self.cq_users(q.recv_cq, -1);
+            self.objects.release(&q.uses);
             self.qpns.give(q.wire_qpn);
             self.conntrack.remove(qp);
         }
@@ -105,6 +146,12 @@ impl Session {
             reap(qp.into(), Command::DestroyQp { vnic, qp });
             self.qpns.give(q.wire_qpn);
         }
+        for (srq, _) in sorted(objects.srqs) {
+            reap(srq.into(), Command::DestroySrq { vnic, srq });
+        }
+        for (mw, _) in sorted(objects.mws) {
+            reap(mw.into(), Command::DestroyMw { vnic, mw });
+        }
         for (mr, _) in sorted(objects.mrs) {
             reap(mr.into(), Command::DestroyMr { vnic, mr });
         }
@@ -114,7 +161,7 @@ impl Session {
         for (ctx, _) in sorted(objects.contexts) {
             reap(ctx.into(), Command::DestroyContext { vnic, ctx });
         }
-        report.reaped += objects.pds.len();
+        report.reaped += objects.pds.len() + objects.xrcds.len();
         if self.init.take().is_some()
             && let Err(e) = rnic.execute(Command::SetStatusPage { vnic, page: None })
         {

@@ -5,7 +5,7 @@
 //! | `decode` | bytes to structures, checks of single fields |
 //! | `pages` | page lists copied out of guest memory |
 //! | `objects` | the tree of objects |
-//! | `create`, `destroy`, `modify` | the verbs |
+//! | `create`, `memory`, `queues`, `modify`, `destroy` | the verbs |
 //! | `connect` | who may be connected to whom, at RTR and after each change |
 //! | `events` | what the RNIC reports |
 
@@ -14,20 +14,23 @@ mod create;
 mod decode;
 mod destroy;
 mod events;
+mod memory;
 mod modify;
 mod objects;
 mod pages;
+mod queues;
 
 use std::collections::HashMap;
 
 use ipnet::IpNet;
 use masq_driver::{
-    Command, CqHandle, CtxHandle, DriverError, MrHandle, PdHandle, QpHandle, RnicDriver, VnicId,
+    Command, CqHandle, CtxHandle, DriverError, MrHandle, MwHandle, PdHandle, QpHandle, RnicDriver, SrqHandle,
+    VnicId, XrcdHandle,
 };
 use masq_policy::conntrack::{Connection, Conntrack};
 use masq_policy::qpn::QpnPool;
 use masq_policy::quota::{CommandRate, Usage};
-use masq_types::{Gid, Mtu};
+use masq_types::{Gid, Mtu, WireQpn};
 use vrdma_abi::config::GID_TABLE_LEN;
 use vrdma_abi::control as abi;
 use zerocopy::IntoBytes;
@@ -76,6 +79,7 @@ pub struct Session {
     usage: Usage,
     command_rate: CommandRate,
     qpns: QpnPool,
+    last_srqn: u32,
     conntrack: Conntrack<QpHandle>,
     refusals: RefusalCounters,
     /// Requests that wait for the store to be read again.
@@ -161,7 +165,9 @@ impl Session {
     pub fn new(config: SessionConfig) -> Session {
         let usage = Usage::new(config.settings.quotas);
         let command_rate = CommandRate::new(config.settings.commands_per_sec);
-        let qpns = QpnPool::new(config.identity.qpn_blocks.clone(), config.seed);
+        let identity = &config.identity;
+        let qpns = QpnPool::new(identity.qpn_blocks.clone(), Some(identity.gsi_qpn), config.seed);
+        let last_srqn = WireQpn::from_wire(config.seed).get();
         Session {
             config,
             init: None,
@@ -170,6 +176,7 @@ impl Session {
             usage,
             command_rate,
             qpns,
+            last_srqn,
             conntrack: Conntrack::default(),
             refusals: RefusalCounters::default(),
             waiting: HashMap::new(),
@@ -318,6 +325,16 @@ impl Session {
             Verb::ModifyQp => nothing(self.modify_qp(env, &body(rest)?, may_wait)?),
             Verb::QueryQp => self.query_qp(env, body(rest)?)?.as_bytes().to_vec(),
             Verb::DestroyQp => nothing(self.destroy_qp(rnic, QpHandle(destroyed(rest)?))?),
+            Verb::ReregMr => self.rereg_mr(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::ResizeCq => nothing(self.resize_cq(env, body(rest)?)?),
+            Verb::CreateSrq => self.create_srq(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::ModifySrq => nothing(self.modify_srq(env, body(rest)?)?),
+            Verb::QuerySrq => self.query_srq(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::DestroySrq => nothing(self.destroy_srq(rnic, SrqHandle(destroyed(rest)?))?),
+            Verb::CreateMw => self.create_mw(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::DestroyMw => nothing(self.destroy_mw(rnic, MwHandle(destroyed(rest)?))?),
+            Verb::CreateXrcd => nothing(self.create_xrcd(body(rest)?)?),
+            Verb::DestroyXrcd => nothing(self.destroy_xrcd(XrcdHandle(destroyed(rest)?))?),
         })
     }
 

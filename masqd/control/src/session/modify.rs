@@ -1,12 +1,12 @@
 //! MODIFY_QP and QUERY_QP: the guest's attributes are virtual, the RNIC's are physical.
 
-use masq_driver::{AttrMask, Command, QpChange, QpHandle, QpState, QpStatus, QpType, check_transition};
+use masq_driver::{AttrMask, Command, QpChange, QpHandle, QpState, QpStatus, check_transition};
 use masq_types::{Mtu, Psn};
 use vrdma_abi::control as abi;
 
 use super::connect::Connect;
-use super::create::access;
 use super::decode::{known_bits, malformed, reserved, state, state_code, within};
+use super::memory::access;
 use super::objects::find;
 use super::{Session, Stop, driver_reply};
 use crate::{BYPASSED, Env, Peer, Reason};
@@ -38,8 +38,8 @@ impl Session {
     pub(super) fn modify_qp(&mut self, env: Env<'_>, r: &abi::ModifyQp, may_wait: bool) -> Result<(), Stop> {
         let qp = QpHandle(r.qp);
         known_bits("attribute", r.mask.into(), KNOWN.into())?;
-        let old = &find(&self.objects.qps, qp)?.attr;
-        let attr = merge(old, &r.attr, r.mask);
+        let q = find(&self.objects.qps, qp)?;
+        let (qp_type, attr) = (q.qp_type, merge(&q.attr, &r.attr, r.mask));
         let from = self.query(env, qp)?.state;
         let to = if r.mask & abi::QP_ATTR_STATE != 0 { state(r.attr.state)? } else { from };
         if r.mask & abi::QP_ATTR_CUR_STATE != 0 {
@@ -48,7 +48,7 @@ impl Session {
                 return Err(Reason::CurrentState { believed, actual: from }.into());
             }
         }
-        check_transition(QpType::Rc, from, to, AttrMask(r.mask)).map_err(Reason::from)?;
+        check_transition(qp_type, from, to, AttrMask(r.mask)).map_err(Reason::from)?;
         let mut change = self.attributes(&attr, r.mask)?;
         change.from = Some(from);
         change.to = Some(to);
@@ -134,6 +134,7 @@ impl Session {
                 1,
             )?
             .map(|v| v == 1),
+            qkey: given(abi::QP_ATTR_QKEY).then_some(attr.qkey),
             ..QpChange::default()
         })
     }

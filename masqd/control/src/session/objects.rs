@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use masq_driver::{CqHandle, CtxHandle, MrHandle, PdHandle, QpHandle};
+use masq_driver::{
+    CqHandle, CtxHandle, MrHandle, MwHandle, PdHandle, QpHandle, QpType, SrqHandle, XrcdHandle,
+};
 use masq_policy::quota::Resource;
 use masq_types::WireQpn;
 use vrdma_abi::control as abi;
@@ -17,7 +19,10 @@ pub(super) struct Objects {
     pub contexts: HashMap<CtxHandle, Context>,
     pub pds: HashMap<PdHandle, Pd>,
     pub mrs: HashMap<MrHandle, Mr>,
+    pub mws: HashMap<MwHandle, Mw>,
     pub cqs: HashMap<CqHandle, Cq>,
+    pub srqs: HashMap<SrqHandle, Srq>,
+    pub xrcds: HashMap<XrcdHandle, Xrcd>,
     pub qps: HashMap<QpHandle, Qp>,
 }
 
@@ -26,39 +31,106 @@ pub(super) struct Context {
     pub cost: Cost,
 }
 
+impl Context {
+    /// Whether the guest's kernel itself has opened the device.
+    pub fn is_kernel(&self) -> bool {
+        self.request.flags & abi::CONTEXT_KERNEL != 0
+    }
+}
+
 pub(super) struct Pd {
     pub request: abi::CreatePd,
     pub ctx: CtxHandle,
-    /// Memory regions and queue pairs in it.
+    /// How many objects use it.
     pub users: usize,
 }
 
 pub(super) struct Mr {
     pub request: abi::CreateMr,
     pub reply: abi::CreateMrReply,
-    pub pd: PdHandle,
+    pub ctx: CtxHandle,
+    pub uses: Uses,
     pub cost: Cost,
+}
+
+pub(super) struct Mw {
+    pub request: abi::CreateMw,
+    pub reply: abi::CreateMwReply,
+    pub ctx: CtxHandle,
+    pub uses: Uses,
 }
 
 pub(super) struct Cq {
     pub request: abi::CreateCq,
     pub ctx: CtxHandle,
-    /// Queue pairs that use it; one that uses it for both directions counts twice.
+    /// How many objects use it; a queue pair that uses it for both directions counts twice.
     pub users: usize,
     pub cost: Cost,
+}
+
+pub(super) struct Srq {
+    pub request: abi::CreateSrq,
+    pub reply: abi::CreateSrqReply,
+    pub ctx: CtxHandle,
+    pub uses: Uses,
+    /// How many queue pairs use it.
+    pub users: usize,
+    pub cost: Cost,
+}
+
+/// Belongs to no context: processes share it.
+pub(super) struct Xrcd {
+    pub request: abi::CreateXrcd,
+    /// How many objects use it.
+    pub users: usize,
 }
 
 pub(super) struct Qp {
     pub request: abi::CreateQp,
     pub reply: abi::CreateQpReply,
-    pub pd: PdHandle,
+    pub qp_type: QpType,
     pub ctx: CtxHandle,
-    pub send_cq: CqHandle,
-    pub recv_cq: CqHandle,
+    pub uses: Uses,
     pub wire_qpn: WireQpn,
     /// The attributes as the guest gave them: virtual.
     pub attr: abi::QpAttr,
     pub cost: Cost,
+}
+
+/// What an object uses, and so keeps from being destroyed.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Uses {
+    pub pd: Option<PdHandle>,
+    pub send_cq: Option<CqHandle>,
+    pub recv_cq: Option<CqHandle>,
+    pub srq: Option<SrqHandle>,
+    pub xrcd: Option<XrcdHandle>,
+}
+
+impl Objects {
+    /// A new object uses these.
+    pub fn hold(&mut self, uses: &Uses) {
+        self.count(uses, 1);
+    }
+
+    /// An object that used these is gone.
+    pub fn release(&mut self, uses: &Uses) {
+        self.count(uses, -1);
+    }
+
+    fn count(&mut self, uses: &Uses, change: isize) {
+        let pd = uses.pd.and_then(|pd| self.pds.get_mut(&pd)).map(|pd| &mut pd.users);
+        let srq = uses.srq.and_then(|srq| self.srqs.get_mut(&srq)).map(|srq| &mut srq.users);
+        let xrcd = uses.xrcd.and_then(|xrcd| self.xrcds.get_mut(&xrcd)).map(|xrcd| &mut xrcd.users);
+        for users in [pd, srq, xrcd].into_iter().flatten() {
+            *users = users.saturating_add_signed(change);
+        }
+        for cq in [uses.send_cq, uses.recv_cq].into_iter().flatten() {
+            if let Some(cq) = self.cqs.get_mut(&cq) {
+                cq.users = cq.users.saturating_add_signed(change);
+            }
+        }
+    }
 }
 
 /// What an object takes of its guest's quotas.
@@ -110,4 +182,6 @@ macro_rules! names {
     )*};
 }
 
-names!(CtxHandle Context, PdHandle Pd, MrHandle Mr, CqHandle Cq, QpHandle Qp);
+names!(
+    CtxHandle Context, PdHandle Pd, MrHandle Mr, MwHandle Mw, CqHandle Cq, SrqHandle Srq, XrcdHandle Xrcd, QpHandle Qp
+);

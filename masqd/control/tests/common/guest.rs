@@ -122,6 +122,8 @@ pub fn limits() -> Limits {
         max_cqe: 4096,
         max_send_sge: 30,
         max_recv_sge: 30,
+        max_srq_wr: 512,
+        max_srq_sge: 16,
         max_inline_bytes: 256,
         max_dest_rd_atomic: 16,
         max_rd_atomic: 16,
@@ -137,6 +139,9 @@ pub fn quotas() -> Quotas {
         .with(Resource::Mrs, 8)
         .with(Resource::Cqs, 8)
         .with(Resource::Qps, 8)
+        .with(Resource::Srqs, 6)
+        .with(Resource::Mws, 5)
+        .with(Resource::Xrcds, 3)
         .with(Resource::PinnedBytes, 64 << 20)
         .with(Resource::ListedPages, 4096)
 }
@@ -354,6 +359,51 @@ impl Guest {
         self.send(OP_CREATE_CQ, &r)
     }
 
+    /// Context 7, the kernel's, with PD 7 and CQ 7.
+    pub fn kernel(&mut self) {
+        let doorbells = self.memory.list(8);
+        self.send(OP_CREATE_CONTEXT, &CreateContext { ctx: 7, flags: CONTEXT_KERNEL, doorbells }).unwrap();
+        self.pd(7, 7).unwrap();
+        self.cq(7, 7).unwrap();
+    }
+
+    /// A shared receive queue of 64 receives.
+    pub fn srq_request(&self, srq: u32, pd: u32) -> CreateSrq {
+        CreateSrq {
+            srq,
+            pd,
+            cq: HANDLE_NONE,
+            xrcd: HANDLE_NONE,
+            entries: 64,
+            max_sge: 1,
+            stride_shift: 6,
+            srq_type: SRQ_TYPE_BASIC,
+            limit: 0,
+            reserved: 0,
+            ring: self.memory.list(2),
+        }
+    }
+
+    pub fn srq(&mut self, srq: u32, pd: u32) -> Answer {
+        let r = self.srq_request(srq, pd);
+        self.send(OP_CREATE_SRQ, &r)
+    }
+
+    pub fn mw(&mut self, mw: u32, pd: u32) -> Answer {
+        self.send(OP_CREATE_MW, &CreateMw { mw, pd, mw_type: MW_TYPE_2, reserved: [0; 7] })
+    }
+
+    pub fn xrcd(&mut self, xrcd: u32) -> Answer {
+        self.send(OP_CREATE_XRCD, &CreateXrcd { xrcd, reserved: 0 })
+    }
+
+    /// A target of an XRC domain.
+    pub fn target_request(&self, qp: u32, xrcd: u32) -> CreateQp {
+        let (pd, send_cq, recv_cq, srq) = (HANDLE_NONE, HANDLE_NONE, HANDLE_NONE, HANDLE_NONE);
+        let qp_type = QP_TYPE_XRC_TGT;
+        CreateQp { qp, pd, send_cq, recv_cq, srq, xrcd, qp_type, cookie: 42, ..CreateQp::ZERO }
+    }
+
     pub fn qp_request(&self, qp: u32, pd: u32, send_cq: u32, recv_cq: u32) -> CreateQp {
         CreateQp {
             qp,
@@ -361,6 +411,7 @@ impl Guest {
             send_cq,
             recv_cq,
             srq: HANDLE_NONE,
+            xrcd: HANDLE_NONE,
             flags: QP_SIGNAL_ALL,
             cookie: 42,
             sq_entries: 64,

@@ -14,7 +14,9 @@ struct Books {
     status_page: Option<Gpa>,
     contexts: BTreeMap<CtxHandle, Vec<Gpa>>,
     mrs: BTreeMap<MrHandle, MrAttr>,
+    mws: BTreeMap<MwHandle, (PdHandle, MwType)>,
     cqs: BTreeMap<CqHandle, CqAttr>,
+    srqs: BTreeMap<SrqHandle, SrqAttr>,
     qps: BTreeMap<QpHandle, FakeQp>,
     next_key: u32,
     /// Errors to give instead of carrying out the next commands.
@@ -39,7 +41,9 @@ impl FakeRnic {
     /// How many objects exist; the status page counts.
     pub fn held(&self) -> usize {
         let b = self.0.lock().unwrap();
-        b.contexts.len() + b.mrs.len() + b.cqs.len() + b.qps.len() + usize::from(b.status_page.is_some())
+        let memory = b.mrs.len() + b.mws.len();
+        let queues = b.cqs.len() + b.srqs.len() + b.qps.len();
+        b.contexts.len() + memory + queues + usize::from(b.status_page.is_some())
     }
 
     /// How many commands were given.
@@ -55,6 +59,11 @@ impl FakeRnic {
     /// The queue pair fails, as after an error on the wire.
     pub fn break_qp(&self, qp: u32) {
         self.0.lock().unwrap().qps.get_mut(&QpHandle(qp)).unwrap().state = QpState::Err;
+    }
+
+    /// A send of the queue pair fails; it goes on receiving.
+    pub fn fail_send(&self, qp: u32) {
+        self.0.lock().unwrap().qps.get_mut(&QpHandle(qp)).unwrap().state = QpState::Sqe;
     }
 
     /// The queue pair fails, if there is one.
@@ -94,6 +103,16 @@ impl FakeRnic {
         f(&self.0.lock().unwrap().mrs[&MrHandle(mr)])
     }
 
+    /// Runs `f` over a completion queue.
+    pub fn cq<T>(&self, cq: u32, f: impl FnOnce(&CqAttr) -> T) -> T {
+        f(&self.0.lock().unwrap().cqs[&CqHandle(cq)])
+    }
+
+    /// Runs `f` over a shared receive queue.
+    pub fn srq<T>(&self, srq: u32, f: impl FnOnce(&SrqAttr) -> T) -> T {
+        f(&self.0.lock().unwrap().srqs[&SrqHandle(srq)])
+    }
+
     pub fn status_page(&self) -> Option<Gpa> {
         self.0.lock().unwrap().status_page
     }
@@ -107,6 +126,18 @@ fn check_pages(list: &PageList) {
     assert!((12..64).contains(&list.shift));
     for page in &list.pages {
         assert_eq!(page % (1 << list.shift), 0, "page {page:#x}");
+    }
+}
+
+fn check_kind(kind: &MrKind) {
+    match kind {
+        MrKind::Pages { iova, length, pages } => {
+            check_pages(pages);
+            let size = 1u64 << pages.shift;
+            assert!(*length == 0 || pages.pages.len() as u64 == (iova % size + length).div_ceil(size));
+        }
+        MrKind::FastReg { max_pages } => assert!((1..=512).contains(max_pages)),
+        MrKind::AllMemory => {}
     }
 }
 
@@ -142,12 +173,7 @@ impl RnicDriver for FakeRnic {
                 b.contexts.remove(&ctx);
             }
             Command::CreateMr { mr, .. } => {
-                if let MrKind::Pages { iova, length, pages } = &mr.kind {
-                    check_pages(pages);
-                    let size = 1u64 << pages.shift;
-                    let reach = iova % size + length;
-                    assert!(*length == 0 || pages.pages.len() as u64 == reach.div_ceil(size));
-                }
+                check_kind(&mr.kind);
                 b.next_key += 0x100;
                 let (lkey, rkey) = (Lkey(b.next_key), Rkey(b.next_key));
                 if b.mrs.insert(mr.mr, mr).is_some() {
@@ -156,6 +182,25 @@ impl RnicDriver for FakeRnic {
                 return Ok(Reply::MrCreated { lkey, rkey });
             }
             Command::DestroyMr { mr, .. } => drop(b.mrs.remove(&mr)),
+            Command::ReregMr { mr, pd, access, memory, .. } => {
+                let Some(m) = b.mrs.get_mut(&mr) else { return unknown("memory region") };
+                assert!(matches!(m.kind, MrKind::Pages { .. }));
+                memory.iter().for_each(check_kind);
+                m.pd = pd.unwrap_or(m.pd);
+                m.access = access.unwrap_or(m.access);
+                if let Some(kind) = memory {
+                    m.kind = kind;
+                }
+            }
+            Command::CreateMw { mw, pd, mw_type, .. } => {
+                b.next_key += 0x100;
+                let rkey = Rkey(b.next_key);
+                if b.mws.insert(mw, (pd, mw_type)).is_some() {
+                    panic!("memory window created twice");
+                }
+                return Ok(Reply::MwCreated { rkey });
+            }
+            Command::DestroyMw { mw, .. } => drop(b.mws.remove(&mw)),
             Command::CreateCq { cq, .. } => {
                 check_ring(&cq.ring, cq.entries, 6);
                 assert!(cq.vector < 4);
@@ -163,8 +208,45 @@ impl RnicDriver for FakeRnic {
                     panic!("completion queue created twice");
                 }
             }
+            Command::ResizeCq { cq, entries, ring, .. } => {
+                check_ring(&ring, entries, 6);
+                let Some(c) = b.cqs.get_mut(&cq) else { return unknown("completion queue") };
+                (c.entries, c.ring) = (entries, ring);
+            }
+            Command::CreateSrq { srq, .. } => {
+                check_ring(&srq.queue.ring, srq.queue.entries, srq.queue.stride_shift);
+                assert!(srq.limit <= srq.queue.entries);
+                if let Some(xrc) = &srq.xrc {
+                    assert!(b.cqs.contains_key(&xrc.cq) && (1..1 << 24).contains(&xrc.srqn));
+                    let numbers = b.srqs.values().filter_map(|s| s.xrc);
+                    assert!(
+                        numbers.into_iter().all(|other| other.srqn != xrc.srqn),
+                        "a number is in use twice"
+                    );
+                }
+                if b.srqs.insert(srq.srq, srq).is_some() {
+                    panic!("shared receive queue created twice");
+                }
+            }
+            Command::ModifySrq { srq, limit, .. } => {
+                let Some(s) = b.srqs.get_mut(&srq) else { return unknown("shared receive queue") };
+                s.limit = limit;
+            }
+            Command::QuerySrq { srq, .. } => {
+                let Some(s) = b.srqs.get(&srq) else { return unknown("shared receive queue") };
+                return Ok(Reply::SrqLimit(s.limit));
+            }
+            Command::DestroySrq { srq, .. } => {
+                let uses = |q: &FakeQp| matches!(q.init.receives, Receives::Shared(s) if s == srq);
+                if b.qps.values().any(uses) {
+                    return Err(DriverError::Busy("shared receive queue".into()));
+                }
+                b.srqs.remove(&srq);
+            }
             Command::DestroyCq { cq, .. } => {
-                if b.qps.values().any(|q| q.init.send_cq == Some(cq) || q.init.recv_cq == Some(cq)) {
+                let of_srq = b.srqs.values().any(|s| s.xrc.is_some_and(|xrc| xrc.cq == cq));
+                let of_qp = |q: &FakeQp| q.init.send_cq == Some(cq) || q.init.recv_cq == Some(cq);
+                if of_srq || b.qps.values().any(of_qp) {
                     return Err(DriverError::Busy("completion queue".into()));
                 }
                 b.cqs.remove(&cq);
@@ -172,9 +254,22 @@ impl RnicDriver for FakeRnic {
             Command::CreateQp { qp, .. } => {
                 assert!(b.contexts.contains_key(&qp.ctx));
                 assert!([qp.send_cq, qp.recv_cq].iter().flatten().all(|cq| b.cqs.contains_key(cq)));
+                let target = qp.qp_type == QpType::XrcTgt;
+                assert!(!(target && qp.kernel) && target == qp.sq.is_none() && target == qp.pd.is_none());
                 let own = match &qp.receives {
                     Receives::Own(queue) => Some(queue),
-                    _ => None,
+                    Receives::Shared(srq) => {
+                        assert!(b.srqs[srq].xrc.is_none());
+                        None
+                    }
+                    Receives::Named(_) => {
+                        assert!(target);
+                        None
+                    }
+                    Receives::None => {
+                        assert_eq!(qp.qp_type, QpType::XrcIni);
+                        None
+                    }
                 };
                 for queue in qp.sq.iter().chain(own) {
                     check_ring(&queue.ring, queue.entries, queue.stride_shift);

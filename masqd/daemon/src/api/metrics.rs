@@ -168,6 +168,9 @@ impl Metrics {
                 ("mrs", Resource::Mrs, report.objects.mrs),
                 ("cqs", Resource::Cqs, report.objects.cqs),
                 ("qps", Resource::Qps, report.objects.qps),
+                ("srqs", Resource::Srqs, report.objects.srqs),
+                ("mws", Resource::Mws, report.objects.mws),
+                ("xrcds", Resource::Xrcds, report.objects.xrcds),
             ] {
                 let of = OfResource { vpc: of.vpc.clone(), vnic: of.vnic.clone(), resource };
                 let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);

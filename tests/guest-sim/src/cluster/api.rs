@@ -69,6 +69,43 @@ impl Cluster {
         *all.get(name).unwrap_or_else(|| panic!("no counter {name}, but: {text}"))
     }
 
+    /// The sum of a metric's samples that have all of `labels`, such as `reason="denied"`; 0 when there is none.
+    ///
+    /// # Panics
+    /// When masqd does not tell its metrics.
+    #[track_caller]
+    pub fn metric(&self, host: u8, name: &str, labels: &[&str]) -> f64 {
+        self.samples(host, name, labels).iter().map(|(_, value)| value).sum()
+    }
+
+    /// How many objects of each kind a vNIC's guest has.
+    ///
+    /// # Panics
+    /// When masqd does not tell its metrics.
+    #[track_caller]
+    pub fn objects(&self, vnic: &str) -> BTreeMap<String, u64> {
+        let label = format!("vnic=\"{vnic}\"");
+        let samples = self.samples(self.spec(vnic).host, "masqd_vnic_objects", &[&label]);
+        let resource = |line: &str| {
+            let (_, rest) = line.split_once("resource=\"").expect("a kind of object");
+            rest.split('"').next().unwrap_or_default().to_owned()
+        };
+        samples.iter().map(|(line, value)| (resource(line), *value as u64)).collect()
+    }
+
+    /// A metric's samples that have all of `labels`, whole lines, and their values.
+    #[track_caller]
+    fn samples(&self, host: u8, name: &str, labels: &[&str]) -> Vec<(String, f64)> {
+        let (status, text) = self.get(host, "/metrics").expect("masqd answers");
+        assert_eq!(status, 200, "/metrics: {text}");
+        let wanted = |line: &&str| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label))
+        };
+        let value = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+        text.lines().filter(wanted).map(|line| (line.to_owned(), value(line))).collect()
+    }
+
     /// GET of a path of a host's API: status and body.
     pub fn get(&self, host: u8, path: &str) -> io::Result<(u16, String)> {
         let mut stream = UnixStream::connect(self.api_socket(host))?;

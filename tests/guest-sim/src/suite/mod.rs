@@ -1,10 +1,12 @@
 //! What the test programs share: a cluster with guests in it, pairs of connected queue pairs, and a runner.
 
+mod datagram;
 mod pair;
 mod runner;
 mod victim;
 mod world;
 
+pub use datagram::{DatagramEnd, Received};
 pub use pair::{Conn, Pair, Placement, Setup, Side};
 pub use runner::Runner;
 pub use victim::Victims;

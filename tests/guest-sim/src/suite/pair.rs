@@ -80,6 +80,26 @@ impl Side {
         Side { guest, ctx, pd, address }
     }
 
+    /// The kernel of the guest on a vNIC.
+    ///
+    /// # Panics
+    /// When it cannot open the device.
+    #[track_caller]
+    pub fn kernel(world: &World, vnic: &str) -> Self {
+        Side::kernel_of(world.guest(vnic), world.address(vnic))
+    }
+
+    /// The kernel of a guest that has this address.
+    ///
+    /// # Panics
+    /// When it cannot open the device.
+    #[track_caller]
+    pub fn kernel_of(guest: Arc<Guest>, address: IpAddr) -> Self {
+        let ctx = guest.open_kernel().expect("CREATE_CONTEXT of a kernel");
+        let pd = ctx.alloc_pd().expect("CREATE_PD");
+        Side { guest, ctx, pd, address }
+    }
+
     /// New memory with all rights.
     ///
     /// # Panics

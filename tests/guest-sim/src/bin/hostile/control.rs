@@ -46,7 +46,7 @@ fn random_requests(world: &mut World) {
             let mut request = rng.bytes(len);
             // Mostly an opcode and the epoch that exist, so that more than the first check is reached.
             if len >= Request::SIZE && rng.below(8) > 0 {
-                let opcode = rng.below(30) as u16;
+                let opcode = rng.below(40) as u16;
                 request[..2].copy_from_slice(&opcode.to_le_bytes());
                 request[2..4].fill(0);
                 request[8..16].copy_from_slice(&guest.config.epoch.to_le_bytes());
@@ -98,7 +98,58 @@ fn valid_requests(side: &Side) -> Vec<(u16, Vec<u8>)> {
         mask: QP_ATTR_STATE | QP_ATTR_PKEY_INDEX | QP_ATTR_PORT | QP_ATTR_ACCESS_FLAGS,
         attr: QpAttr { state: QP_STATE_INIT, ..QpAttr::ZERO },
     };
+    let region = side.buffer(4096).handle();
+    let rereg = ReregMr {
+        mr: region,
+        flags: REREG_TRANSLATION | REREG_PD | REREG_ACCESS,
+        pd: side.pd.handle(),
+        access: 7,
+        iova: 0x1234,
+        length: 4 * 4096 - 0x234,
+        pages: table,
+    };
+    let create_srq = CreateSrq {
+        srq: h,
+        pd: side.pd.handle(),
+        cq: HANDLE_NONE,
+        xrcd: HANDLE_NONE,
+        entries: 32,
+        max_sge: 1,
+        stride_shift: 6,
+        srq_type: SRQ_TYPE_BASIC,
+        limit: 3,
+        reserved: 0,
+        ring: one,
+    };
+    let srq = side.pd.create_srq(16, 1).unwrap().handle();
+    let of_type = |qp_type| CreateQp { qp_type, ..create_qp };
+    let initiator =
+        CreateQp { recv_cq: HANDLE_NONE, rq_entries: 0, max_recv_sge: 0, ..of_type(QP_TYPE_XRC_INI) };
+    let target = CreateQp {
+        pd: HANDLE_NONE,
+        send_cq: HANDLE_NONE,
+        recv_cq: HANDLE_NONE,
+        qp_type: QP_TYPE_XRC_TGT,
+        xrcd: h,
+        ..CreateQp::ZERO
+    };
+    let create_mw = CreateMw { mw: h, pd: side.pd.handle(), mw_type: MW_TYPE_2, reserved: [0; 7] };
     vec![
+        (OP_REREG_MR, rereg.as_bytes().to_vec()),
+        (OP_CREATE_SRQ, create_srq.as_bytes().to_vec()),
+        (OP_CREATE_QP, CreateQp { srq, rq_entries: 0, max_recv_sge: 0, ..create_qp }.as_bytes().to_vec()),
+        (OP_MODIFY_SRQ, ModifySrq { srq, limit: 5 }.as_bytes().to_vec()),
+        (OP_QUERY_SRQ, Destroy { handle: srq, reserved: 0 }.as_bytes().to_vec()),
+        (OP_RESIZE_CQ, ResizeCq { cq, entries: 32, ring: one }.as_bytes().to_vec()),
+        (OP_CREATE_MW, create_mw.as_bytes().to_vec()),
+        (OP_CREATE_XRCD, CreateXrcd { xrcd: h, reserved: 0 }.as_bytes().to_vec()),
+        (OP_CREATE_QP, of_type(QP_TYPE_UD).as_bytes().to_vec()),
+        (OP_CREATE_QP, of_type(QP_TYPE_UC).as_bytes().to_vec()),
+        (OP_CREATE_QP, initiator.as_bytes().to_vec()),
+        (OP_CREATE_QP, target.as_bytes().to_vec()),
+        (OP_DESTROY_SRQ, Destroy { handle: h, reserved: 0 }.as_bytes().to_vec()),
+        (OP_DESTROY_MW, Destroy { handle: h, reserved: 0 }.as_bytes().to_vec()),
+        (OP_DESTROY_XRCD, Destroy { handle: h, reserved: 0 }.as_bytes().to_vec()),
         (OP_CREATE_CONTEXT, CreateContext { ctx: h, flags: 0, doorbells: table }.as_bytes().to_vec()),
         (OP_CREATE_MR, mr.as_bytes().to_vec()),
         (
@@ -117,7 +168,7 @@ fn mutated_requests(world: &mut World) {
     let side = Side::open(world, ATTACKERS[0]);
     let guest = &side.guest;
     let valid = valid_requests(&side);
-    for round in 0..2500 {
+    for round in 0..5000 {
         let (opcode, body) = &valid[round % valid.len()];
         let head = Request { opcode: *opcode, flags: 0, tag: round as u32, epoch: guest.config.epoch };
         let mut request = head.as_bytes().to_vec();

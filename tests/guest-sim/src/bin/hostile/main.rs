@@ -6,6 +6,7 @@ mod crash;
 mod flood;
 mod memory;
 mod rings;
+mod segments;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,7 +55,9 @@ fn main() -> ExitCode {
         }
     };
     let mut runner = Runner::new(args.only);
-    let tests = [control::TESTS, connection::TESTS, memory::TESTS, rings::TESTS, flood::TESTS].concat();
+    let tests =
+        [control::TESTS, connection::TESTS, memory::TESTS, rings::TESTS, segments::TESTS, flood::TESTS]
+            .concat();
     let mut victims = start_victims(&world);
     for (name, run) in tests {
         let tails = world.cluster.tails();

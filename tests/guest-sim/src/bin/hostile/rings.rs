@@ -59,16 +59,16 @@ impl Attack {
 }
 
 /// Memory of the attacking guest that is registered nowhere: nothing may ever write there.
-struct Canary(guest_sim::Mapping);
+pub struct Canary(guest_sim::Mapping);
 
 impl Canary {
-    fn new(side: &Side) -> Self {
+    pub fn new(side: &Side) -> Self {
         let memory = side.guest.ram.alloc(64);
         memory.fill(0, memory.len(), 0xc5);
         Canary(memory)
     }
 
-    fn check(&self) {
+    pub fn check(&self) {
         assert!(self.0.read(0, self.0.len()).iter().all(|&b| b == 0xc5), "unregistered memory was written");
     }
 }
@@ -89,7 +89,7 @@ fn random_rings(world: &mut World) {
 }
 
 /// Values that are interesting in a field, or none at all.
-fn number(rng: &mut Rng, own: &[u64]) -> u64 {
+pub fn number(rng: &mut Rng, own: &[u64]) -> u64 {
     match rng.below(4) {
         0 => rng.next_u64(),
         1 => {

@@ -1,5 +1,6 @@
 //! Isolation: what tenants, guests and processes must not be able to do to one another.
 
+mod datagrams;
 mod forged;
 mod objects;
 mod refusals;
@@ -49,7 +50,9 @@ fn main() -> ExitCode {
         }
     };
     let mut runner = Runner::new(args.only);
-    let tests = [tenants::TESTS, refusals::TESTS, revocation::TESTS, forged::TESTS, objects::TESTS].concat();
+    let tests =
+        [tenants::TESTS, refusals::TESTS, revocation::TESTS, forged::TESTS, objects::TESTS, datagrams::TESTS]
+            .concat();
     for (name, run) in tests {
         let tails = world.cluster.tails();
         if !runner.case(name, move || tails.read(15), || run(&mut world)) {

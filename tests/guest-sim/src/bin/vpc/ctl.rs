@@ -64,15 +64,3 @@ pub fn explain(world: &World, host: u8, from: &str, to: &str) -> Explanation {
     assert_eq!(code, if explanation.allowed { 0 } else { 5 }, "{from} to {to}: {explanation:?}");
     explanation
 }
-
-/// The sum of a metric's samples that have all of `labels`, such as `reason="denied"`; 0 when there is none.
-#[track_caller]
-pub fn metric(world: &World, host: u8, name: &str, labels: &[&str]) -> f64 {
-    let (status, text) = world.cluster.get(host, "/metrics").expect("masqd answers");
-    assert_eq!(status, 200, "/metrics: {text}");
-    let samples = text.lines().filter(|line| {
-        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
-            && labels.iter().all(|label| line.contains(label))
-    });
-    samples.map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).expect("a number")).sum()
-}

@@ -3,6 +3,7 @@
 
 mod attach;
 mod ctl;
+mod datagrams;
 mod link;
 mod quotas;
 mod random_rules;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         rules::TESTS,
         random_rules::TESTS,
         spoofing::TESTS,
+        datagrams::TESTS,
         quotas::TESTS,
         attach::TESTS,
         store::TESTS,

@@ -9,7 +9,7 @@ use vrdma_abi::control::QP_STATE_ERR;
 use vrdma_abi::event::EVENT_QP_FATAL;
 
 use crate::Test;
-use crate::ctl::{change, change_on, metric};
+use crate::ctl::{change, change_on};
 use crate::link::{Link, rtr};
 use crate::stream::Stream;
 use crate::tenant::{NAME, Tenant, vnic};
@@ -90,7 +90,7 @@ fn victims(t: &Tenant) -> Victims {
 /// How many connections of the sender's have been revoked.
 fn revocations(world: &World) -> f64 {
     let labels = ["vpc=\"green\"", &format!("vnic=\"{}\"", vnic(SENDER))];
-    metric(world, 1, "masqd_vnic_revocations_total", &labels)
+    world.cluster.metric(1, "masqd_vnic_revocations_total", &labels)
 }
 
 fn revoked_by<'w>(world: &'w World, stays: Stays, revoke: impl FnOnce(&Tenant)) -> Tenant<'w> {

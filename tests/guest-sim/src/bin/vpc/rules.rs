@@ -6,7 +6,7 @@ use masq_model::Direction::{Egress, Ingress};
 use masq_model::{SecurityGroupRule, Transport};
 
 use crate::Test;
-use crate::ctl::{explain, metric};
+use crate::ctl::explain;
 use crate::link::rtr;
 use crate::revocation::{about, rule};
 use crate::tenant::{NAME, Tenant, address, vnic};
@@ -152,7 +152,7 @@ fn refusals(world: &World) {
         let host = t.host(from);
         let labels =
             ["vpc=\"green\"", &format!("vnic=\"{}\"", vnic(from)), "verb=\"modify_qp\"", "reason=\"denied\""];
-        let count = || metric(world, host, "masqd_vnic_refusals_total", &labels);
+        let count = || world.cluster.metric(host, "masqd_vnic_refusals_total", &labels);
         let (mark, before) = (world.cluster.log(host).len(), count());
         let peer = t.side(to).qp(&Setup::default().caps_b, 64);
         let refused =

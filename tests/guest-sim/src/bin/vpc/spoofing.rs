@@ -7,7 +7,6 @@ use masq_types::{Gid, MacAddr};
 use vrdma_abi::control::QP_STATE_ERR;
 
 use crate::Test;
-use crate::ctl::metric;
 use crate::link::{Link, PATIENCE, rtr, rtr_eventually, wait_until};
 use crate::tenant::{NAME, Tenant, vnic};
 
@@ -30,7 +29,7 @@ fn foreign(world: &World) {
     t.set(1, &["--allowed-address-pair", "192.168.0.64/26", "--allowed-address-pair", "fd00::/64"]);
     let guest = t.guest(1);
     let labels = ["vpc=\"green\"", "vnic=\"green-1\"", "verb=\"add_gid\"", "reason=\"spoofed_gid\""];
-    let count = || metric(world, 1, "masqd_vnic_refusals_total", &labels);
+    let count = || world.cluster.metric(1, "masqd_vnic_refusals_total", &labels);
     let (mark, before) = (world.cluster.log(1).len(), count());
     let others = MacAddr([0x52, 0x54, 0, 0, 77, 2]).link_local();
     let own = MacAddr(guest.config.mac).link_local();

@@ -127,4 +127,12 @@ impl<'w> Tenant<'w> {
         self.contexts.borrow_mut().push(side.ctx.clone());
         side
     }
+
+    /// The kernel of the guest of a vNIC.
+    #[track_caller]
+    pub fn kernel(&self, n: u8) -> Side {
+        let side = Side::kernel_of(self.guest(n), address(n));
+        self.contexts.borrow_mut().push(side.ctx.clone());
+        side
+    }
 }
