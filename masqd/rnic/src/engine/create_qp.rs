@@ -8,9 +8,9 @@ use masq_driver::{
 
 use super::Engine;
 use crate::cqs::CqKey;
+use crate::keys::Accessor;
 use crate::limits;
 use crate::local::Initiator;
-use crate::mr::Accessor;
 use crate::qp::{Held, Path, Qp, QpIo, RecvSource};
 use crate::ring::{RecvRing, SendRing};
 use crate::srqs::SrqKey;
@@ -49,7 +49,14 @@ impl Engine {
         let sq = match init.sq {
             Some(sq) => {
                 let what = format!("{what}, send queue");
-                Some(SendRing::new(&what, init.qp_type, sq, init.max_inline_bytes, &vnic.memory)?)
+                Some(SendRing::new(
+                    &what,
+                    init.qp_type,
+                    init.kernel,
+                    sq,
+                    init.max_inline_bytes,
+                    &vnic.memory,
+                )?)
             }
             None => None,
         };
@@ -70,7 +77,7 @@ impl Engine {
             let io = QpIo {
                 vnic: vnic_key,
                 handle,
-                accessor: Accessor { pd: init.pd },
+                accessor: Accessor { pd: init.pd, qp: key, kernel: init.kernel },
                 qpn: init.qpn,
                 wire_qpn: init.wire_qpn,
                 cookie: init.cookie,
@@ -128,10 +135,14 @@ impl Shape {
         let QpInit { pd, qp_type, send_cq, recv_cq, sq, receives, .. } = init;
         let given = (pd.is_some(), send_cq.is_some(), sq.is_some(), recv_cq.is_some());
         let fits = match (qp_type, receives) {
-            (QpType::Uc | QpType::Ud | QpType::Gsi | QpType::XrcIni | QpType::XrcTgt, _) => {
+            (QpType::Ud | QpType::Gsi, _) => {
                 return Err(DriverError::Unsupported(format!("the transport {qp_type:?}")));
             }
-            (QpType::Rc, Receives::Own(_) | Receives::Shared(_)) => given == (true, true, true, true),
+            (QpType::Rc | QpType::Uc, Receives::Own(_) | Receives::Shared(_)) => {
+                given == (true, true, true, true)
+            }
+            (QpType::XrcIni, Receives::None) => given == (true, true, true, false),
+            (QpType::XrcTgt, Receives::Named(_)) => given == (false, false, false, false),
             _ => false,
         };
         if !fits {
