@@ -29,7 +29,7 @@ def main():
 
 def _setup(args):
     from masqlab import lifecycle
-    lifecycle.setup(args.without_masqd, args.only)
+    lifecycle.setup(args.without_masqd, args.only, args.root)
 
 
 def _up(args):
@@ -37,7 +37,7 @@ def _up(args):
     only = args.only.split(",") if args.only else None
     extra = [f"--engines={args.engines}"] if args.engines else []
     lifecycle.up(args.file, args.vms, args.vcpus, args.memory, only, "systemd" if args.systemd else "fast",
-                 args.without_masqd, extra)
+                 args.without_masqd, extra, args.root)
 
 
 def _down(_args):
@@ -168,6 +168,7 @@ def _parser():
     command = add("setup", _setup, "make everything that `up` needs; skip what is there")
     command.add_argument("--only", choices=["packages", "root", "qemu", "module", "programs"],
                          help="just this step and those that it stands on")
+    command.add_argument("--root", action="append", metavar="KIND", help="the guests' root: trixie (default), full, bookworm or sid; can be given several times")
     without_masqd(command)
 
     command = add("up", _up, "bring up a topology (default: 2 hosts, 2 tenants on the same addresses, 5 VMs)")
@@ -176,6 +177,7 @@ def _parser():
     command.add_argument("--vcpus", type=_vcpus, metavar="N | VM=N,VM=N", default={},
                          help="virtual CPUs of each VM, or of some (default 1)")
     command.add_argument("--memory", metavar="SIZE", help="memory of each VM, such as 512M or 2G (default 1G)")
+    command.add_argument("--root", metavar="KIND", help="the root of guests that the topology names none for: trixie (default), full, bookworm or sid")
     command.add_argument("--only", metavar="VM,VM", help="start just these VMs; `start` brings up the others later")
     command.add_argument("--engines", type=int, metavar="N", help="masqd's number of engines")
     command.add_argument("--systemd", action="store_true", help="boot guests with systemd and udev (stock, but slow)")

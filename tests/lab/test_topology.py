@@ -37,6 +37,7 @@ host = "c"
 address = "10.0.9.9"
 vcpus = 2
 memory = "512M"
+root = "bookworm"
 """
 
 
@@ -82,6 +83,7 @@ class File(unittest.TestCase):
         self.assertEqual((first.address, first.vcpus, first.memory_mib), ("10.0.0.1", 1, 1024))
         self.assertEqual((second.address, second.vcpus, second.memory_mib), ("10.0.9.9", 2, 512))
         self.assertEqual(load(GOOD, vcpus={"*": 4}, memory="2G").vms[1].memory_mib, 2048)
+        self.assertEqual([vm.root for vm in load(GOOD, root="full").vms], ["full", "bookworm"])
         cpus = [vm.vcpus for vm in load(GOOD, vcpus={"g1": 3}).vms]
         self.assertEqual(cpus, [3, 2])
         with self.assertRaisesRegex(LabError, "g7"):
@@ -98,6 +100,7 @@ class File(unittest.TestCase):
             (('name = "g2"', 'name = "G 2"'), "name"),
             (("512M", "lots"), "memory"),
             (("vcpus = 2", "vcpu = 2"), "unknown key 'vcpu'"),
+            (('root = "bookworm"', 'root = "buster"'), "'buster'"),
             (("paths = 2", "paths = 0"), "paths"),
             (("[[host]]", "[[host"), "not TOML"),
         ]:

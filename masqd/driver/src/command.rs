@@ -133,7 +133,8 @@ pub enum Command {
         /// The region.
         mr: MrAttr,
     },
-    /// Changes a memory region as a whole or not at all; its keys stay. No access by what it was begins after the reply.
+    /// Changes a memory region as a whole or not at all; its keys stay. No access by what it was begins after the reply. Refused with
+    /// [`DriverError::Busy`](crate::DriverError::Busy) while windows are bound to it.
     ReregMr {
         /// The device.
         vnic: VnicId,
@@ -164,7 +165,8 @@ pub enum Command {
         /// The window.
         mw: MwHandle,
     },
-    /// Ends a memory region: no access through it begins after the reply.
+    /// Ends a memory region: no access through it begins after the reply. Refused with [`DriverError::Busy`](crate::DriverError::Busy) while windows are
+    /// bound to it (IBTA Vol 1 §11.2.8.5).
     DestroyMr {
         /// The device.
         vnic: VnicId,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use masq_driver::{CqAttr, CqHandle, DriverError};
+use masq_driver::{CqAttr, CqHandle, DriverError, PageList};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use vrdma_abi::event::CompEvent;
@@ -53,6 +53,20 @@ impl CqTable {
         let key = CqKey(self.cqs.insert(Entry { handle, cq, users: 0, touched: false, waiting: false }));
         self.by_handle.insert(handle, key);
         Ok(())
+    }
+
+    /// Gives a queue another ring.
+    pub fn resize(
+        &mut self,
+        handle: CqHandle,
+        entries: u32,
+        ring: PageList,
+        memory: &GuestMemory,
+    ) -> Result<(), DriverError> {
+        let what = format!("completion queue {}", handle.0);
+        let entry = self.by_handle.get(&handle).and_then(|key| self.cqs.get_mut(key.0));
+        let Some(entry) = entry else { return Err(DriverError::UnknownObject(what)) };
+        entry.cq.resize(&what, entries, ring, memory)
     }
 
     /// Removes a queue that no queue pair uses, if it is there.

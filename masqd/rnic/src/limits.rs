@@ -30,6 +30,8 @@ pub const MAX_CONTEXTS: u32 = 1024;
 pub const MAX_PDS: u32 = 16_384;
 /// Most memory regions of a device.
 pub const MAX_MRS: u32 = 1 << 18;
+/// Most memory windows of a device.
+pub const MAX_MWS: u32 = 1 << 16;
 /// Most completion queues of a device.
 pub const MAX_CQS: u32 = 65_536;
 /// Most shared receive queues of a device.

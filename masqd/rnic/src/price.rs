@@ -1,7 +1,7 @@
 //! What a message between two queue pairs of one RNIC would be on the wire.
 
 use masq_types::Mtu;
-use masq_wire::{ICRC_BYTES, PadCount};
+use masq_wire::{ICRC_BYTES, PadCount, Transport};
 
 use crate::transport::SendOp;
 
@@ -10,6 +10,8 @@ const BTH: u64 = masq_wire::Bth::LEN as u64;
 const RETH: u64 = 16;
 const AETH: u64 = 4;
 const IMM: u64 = 4;
+const IETH: u64 = 4;
+const XRC_ETH: u64 = masq_wire::XrcEth::LEN as u64;
 const ATOMIC_ETH: u64 = 28;
 const ATOMIC_ACK_ETH: u64 = 8;
 
@@ -24,6 +26,8 @@ pub struct Price {
     first: u64,
     /// Further headers of the last packet.
     last: u64,
+    /// Headers of a READ's or atomic's request besides.
+    request: u64,
     /// A message of one packet has the header of the first and the last once.
     once: bool,
 }
@@ -38,28 +42,41 @@ pub struct Wire {
 }
 
 impl Price {
-    /// The price of a message; `ip_overhead` bytes are the IP and UDP headers.
-    pub fn new(op: SendOp, mtu: Mtu, ip_overhead: u64) -> Self {
+    /// The price of a message of this transport; `ip_overhead` bytes are the IP and UDP headers.
+    pub fn new(op: SendOp, transport: Transport, mtu: Mtu, ip_overhead: u64) -> Self {
         let (first, last) = match op {
             SendOp::Send => (0, 0),
             SendOp::SendImm => (0, IMM),
+            SendOp::SendInv => (0, IETH),
             SendOp::Write => (RETH, 0),
             SendOp::WriteImm => (RETH, IMM),
             SendOp::Read => (AETH, AETH),
             SendOp::CmpSwap | SendOp::FetchAdd => (ATOMIC_ETH, 0),
+            // They send nothing.
+            SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => (0, 0),
         };
-        let per_packet = ip_overhead + BTH + ICRC_BYTES as u64;
-        Self { mtu_shift: mtu.bytes().trailing_zeros(), per_packet, first, last, once: op == SendOp::Read }
+        // Requests of XRC have one header more, and answers have not.
+        let request = if transport == Transport::Xrc { XRC_ETH } else { 0 };
+        let per_packet = ip_overhead + BTH + ICRC_BYTES as u64 + if op.is_fetch() { 0 } else { request };
+        Self {
+            mtu_shift: mtu.bytes().trailing_zeros(),
+            per_packet,
+            first,
+            last,
+            request,
+            once: op == SendOp::Read,
+        }
     }
 
     /// The request for a READ.
     pub fn read_request(&self) -> Wire {
-        Wire { packets: 1, bytes: self.per_packet + RETH }
+        Wire { packets: 1, bytes: self.per_packet + self.request + RETH }
     }
 
     /// An atomic: its request and its answer.
     pub fn atomic(&self) -> [Wire; 2] {
-        [ATOMIC_ETH, AETH + ATOMIC_ACK_ETH].map(|ext| Wire { packets: 1, bytes: self.per_packet + ext })
+        [self.request + ATOMIC_ETH, AETH + ATOMIC_ACK_ETH]
+            .map(|ext| Wire { packets: 1, bytes: self.per_packet + ext })
     }
 
     /// The bytes `from .. from + bytes` of a message of `len`.
@@ -132,7 +149,7 @@ mod tests {
         let imm = Extension::Imm(ImmDt([0; 4]));
         let aeth_repr = AethRepr { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Msn::new(0) };
         let aeth = Extension::Aeth(aeth_repr);
-        let whole = |op, len: u32| Price::new(op, Mtu::B256, IP4).piece(len, 0, len as usize);
+        let whole = |op, len: u32| Price::new(op, Transport::Rc, Mtu::B256, IP4).piece(len, 0, len as usize);
         let none = Extension::None;
         let rows = [
             (SendOp::Send, 0, vec![bytes(Opcode::RC_SEND_ONLY, none, 0)]),
@@ -164,13 +181,26 @@ mod tests {
             let expected = Wire { packets: packets.len() as u64, bytes: packets.iter().sum() };
             assert_eq!(whole(op, len), expected, "{op:?} of {len}");
         }
-        let price = Price::new(SendOp::FetchAdd, Mtu::B256, IP4);
+        let price = Price::new(SendOp::FetchAdd, Transport::Rc, Mtu::B256, IP4);
         let atomic = Extension::Atomic(AtomicEthRepr { va: 0, rkey: Rkey(0), swap_or_add: 0, compare: 0 });
         let ack = Extension::AethAtomicAck(aeth_repr, AtomicAckEthRepr { original: 0 });
         let expected = [bytes(Opcode::RC_FETCH_ADD, atomic, 0), bytes(Opcode::RC_ATOMIC_ACK, ack, 0)];
         assert_eq!(price.atomic().map(|w| w.bytes), expected);
-        let read = Price::new(SendOp::Read, Mtu::B256, IP4);
+        let read = Price::new(SendOp::Read, Transport::Rc, Mtu::B256, IP4);
         assert_eq!(read.read_request().bytes, bytes(Opcode::RC_READ_REQUEST, reth, 0));
+    }
+
+    /// The XRCETH stands in each request, and in no answer.
+    #[test]
+    fn xrc_costs_a_header_more() {
+        let of = |op, transport| Price::new(op, transport, Mtu::B256, IP4);
+        let whole = |op, transport| of(op, transport).piece(600, 0, 600).bytes;
+        assert_eq!(whole(SendOp::SendInv, Transport::Xrc), whole(SendOp::SendInv, Transport::Rc) + 3 * 4);
+        assert_eq!(whole(SendOp::Read, Transport::Xrc), whole(SendOp::Read, Transport::Rc));
+        let [rc, xrc] = [Transport::Rc, Transport::Xrc].map(|t| of(SendOp::Read, t).read_request().bytes);
+        assert_eq!(xrc, rc + 4);
+        let [rc, xrc] = [Transport::Rc, Transport::Xrc].map(|t| of(SendOp::CmpSwap, t).atomic());
+        assert_eq!([xrc[0].bytes, xrc[1].bytes], [rc[0].bytes + 4, rc[1].bytes]);
     }
 
     proptest! {
@@ -181,7 +211,7 @@ mod tests {
             len in 0u32..20_000,
             steps in prop::collection::vec((0u64..6_000, 1usize..9_000), 1..60),
         ) {
-            let price = Price::new(op, Mtu::B1024, IP4);
+            let price = Price::new(op, Transport::Rc, Mtu::B1024, IP4);
             let whole = price.piece(len, 0, len as usize);
             let (mut done, mut sum) = (0u32, Wire::default());
             for (available, room) in steps {

@@ -10,8 +10,8 @@ use slab::Slab;
 use crate::cqs::CqKey;
 use crate::datagram::DatagramQp;
 use crate::engine::RemoteQp;
+use crate::keys::Accessor;
 use crate::local::Initiator;
-use crate::mr::Accessor;
 use crate::ring::{RecvRing, SendRing};
 use crate::shaping::Short;
 use crate::srqs::SrqKey;
@@ -27,7 +27,7 @@ pub struct QpKey {
 
 #[cfg(test)]
 impl QpKey {
-    pub(crate) fn for_test(slot: usize) -> Self {
+    pub(crate) const fn for_test(slot: usize) -> Self {
         Self { slot: slot as u32, generation: 0 }
     }
 }

@@ -11,9 +11,9 @@ use vrdma_abi::doorbell::{DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE
 
 use crate::cqs::{CompQueues, CqTable};
 use crate::datagram::Datagrams;
+use crate::keys::KeyTable;
 use crate::limits;
 use crate::memory::{GuestMemory, PAGE_BYTES};
-use crate::mr::KeyTable;
 use crate::qp::QpKey;
 use crate::shaping::Shaping;
 use crate::srqs::SrqTable;
@@ -47,7 +47,7 @@ pub struct Vnic {
     pub contexts: FxHashMap<CtxHandle, Context>,
     /// Where the next scan of doorbells begins.
     next_context: usize,
-    /// Its memory regions.
+    /// Its memory regions and windows.
     pub keys: KeyTable,
     /// Its completion queues.
     pub cqs: CqTable,

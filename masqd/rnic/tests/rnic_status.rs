@@ -114,7 +114,7 @@ fn own_key_and_range() {
 #[test]
 fn malformed_requests() {
     let mut t = two(Options::default());
-    t.expect_failure(&request(SEND_OP_LOCAL_INV, 1), &[], WC_LOC_QP_OP_ERR);
+    t.expect_failure(&request(SEND_OP_WAIT, 1), &[], WC_LOC_QP_OP_ERR);
     t.expect_peer_alive();
     let mut t = two(Options { max_rd_atomic: 0, ..Options::default() });
     let read = to(&t.b_mr, 0, request(SEND_OP_RDMA_READ, 1));

@@ -172,7 +172,7 @@ fn attack(state: QpState, inputs: &[Input]) -> Result<(), TestCaseError> {
                 None
             }
             Input::Send(op, len) => {
-                let op = SendOp::ALL[*op];
+                let op = SendOp::MESSAGES[*op];
                 let target = vec![sge(LOCAL, BASE + 1024, *len)];
                 pair.post_send(1, SendWork { sges: target, ..send(op, 8, 0) });
                 None

@@ -6,7 +6,7 @@ mod transport_support;
 use std::time::Duration;
 
 use masq_rnic::transport::*;
-use masq_types::{Mtu, Rkey};
+use masq_types::{Lkey, Mtu, Rkey};
 use masq_wire::ImmDt;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -59,7 +59,8 @@ struct Case {
 fn op() -> impl Strategy<Value = Op> {
     let shape = (0..5u32, -1..2i32, 1..4u8, any::<u16>(), any::<u16>());
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..4u64);
-    (prop::sample::select(SendOp::ALL.to_vec()), shape, flags).prop_map(
+    let ops = SendOp::MESSAGES.into_iter().chain([SendOp::SendInv, SendOp::BindMw]).collect::<Vec<_>>();
+    (prop::sample::select(ops), shape, flags).prop_map(
         |(op, (mtus, extra, pieces, local, remote), (signalled, solicited, fence, inline, value))| Op {
             op,
             mtus,
@@ -99,12 +100,17 @@ fn case(worst: u8) -> impl Strategy<Value = Case> {
     )
 }
 
+/// wr_id, opcode, bytes, what the message brought besides, whether it was solicited.
+type Receive = (u64, WcOpcode, u32, Option<ImmDt>, Option<Rkey>, bool);
+
 /// What is known of one end when all is done, or what ought to be.
 #[derive(Clone, Debug, Default)]
 struct Outcome {
     regions: Vec<Region>,
     sends: Vec<(u64, WcOpcode, u32)>,
-    receives: Vec<(u64, WcOpcode, u32, Option<ImmDt>, bool)>,
+    receives: Vec<Receive>,
+    /// Changes of keys: its own, and those that the peer has asked for.
+    changes: [Vec<KeyChange>; 2],
 }
 
 fn regions(rng: &mut Seeded, mtu: Mtu) -> Vec<Region> {
@@ -205,6 +211,7 @@ impl Model {
             solicited: op.solicited,
             fence: op.fence,
             imm: ImmDt(op.value.to_be_bytes()[4..].try_into().expect("four bytes")),
+            inv: Rkey(op.value as u32),
             compare_add: op.value,
             swap: op.value + 1,
             ..SendWork::default()
@@ -212,7 +219,12 @@ impl Model {
         let key = if op.op.is_fetch() { FETCHED } else { SOURCE };
         work.sges = cut(key, IOVA, local, len, op.pieces);
         let data: Vec<u8> = bytes(self.region(from, key), &work.sges).collect();
-        if op.inline && !op.op.is_fetch() && len <= 256 {
+        if op.op.is_local() {
+            work.sges.clear();
+            let bind =
+                Bind { key: Rkey(wr_id as u32), lkey: Lkey(SHARED), access: ALL_ACCESS, addr: 0, length: 1 };
+            work.key_change = Some(KeyChange::Bind(bind));
+        } else if op.inline && !op.op.is_fetch() && len <= 256 {
             work.inline = true;
             work.inline_data = data.clone();
             work.sges.clear();
@@ -220,6 +232,13 @@ impl Model {
         let target = within(op.remote, AREA);
         match op.op {
             SendOp::Send | SendOp::SendImm => self.receive(to, op, &work, &data, WcOpcode::Recv),
+            SendOp::SendInv => {
+                self.receive(to, op, &work, &data, WcOpcode::Recv);
+                self.ends[to].changes[1].push(KeyChange::Invalidate(work.inv));
+            }
+            SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => {
+                self.ends[from].changes[0].extend(work.key_change);
+            }
             SendOp::Write | SendOp::WriteImm => {
                 // A READ that is repeated must not see what came after it.
                 work.fence |= *unfenced_read;
@@ -263,7 +282,8 @@ impl Model {
             place(self.region(to, RECEIVED), &sges, data);
         }
         let imm = op.op.has_imm().then_some(work.imm);
-        self.ends[to].receives.push((index as u64, opcode, data.len() as u32, imm, op.solicited));
+        let inv = (op.op == SendOp::SendInv).then_some(work.inv);
+        self.ends[to].receives.push((index as u64, opcode, data.len() as u32, imm, inv, op.solicited));
         self.recvs[to].push(RecvWork { wr_id: index as u64, sges, ..RecvWork::default() });
     }
 }
@@ -278,7 +298,14 @@ fn outcome(world: &World) -> Result<Outcome, TestCaseError> {
     Ok(Outcome {
         regions: world.regions.clone(),
         sends: sends.iter().map(|c| (c.wr_id, c.opcode, c.byte_len)).collect(),
-        receives: receives.iter().map(|c| (c.wr_id, c.opcode, c.byte_len, c.imm, c.solicited)).collect(),
+        receives: receives
+            .iter()
+            .map(|c| (c.wr_id, c.opcode, c.byte_len, c.imm, c.inv, c.solicited))
+            .collect(),
+        changes: [false, true].map(|of_peer| {
+            let of = |c: &&KeyChange| matches!(c, KeyChange::Invalidate(_)) == of_peer;
+            world.changes.iter().filter(of).copied().collect()
+        }),
     })
 }
 
@@ -330,6 +357,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         let want = &model.ends[end];
         prop_assert_eq!(&got.sends, &want.sends, "sends of end {}", end);
         prop_assert_eq!(&got.receives, &want.receives, "receives of end {}", end);
+        prop_assert_eq!(&got.changes, &want.changes, "changes of keys at end {}", end);
         for (got, want) in got.regions.iter().zip(&want.regions) {
             let first = got.data.iter().zip(&want.data).position(|(g, w)| g != w);
             prop_assert_eq!(first, None, "region {} of end {}", got.key, end);
@@ -345,12 +373,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
 /// Bytes of an operation's message.
 fn len(op: &Op, mtu: Mtu) -> usize {
     let len = i64::from(op.mtus * mtu.bytes()) + i64::from(op.extra);
-    if op.op.is_atomic() { 8 } else { len.max(0) as usize }
+    match op.op {
+        _ if op.op.is_local() => 0,
+        _ if op.op.is_atomic() => 8,
+        _ => len.max(0) as usize,
+    }
 }
 
 /// PSNs that an operation takes.
 fn psns(op: &Op, mtu: Mtu) -> u32 {
-    len(op, mtu).div_ceil(mtu.bytes() as usize).max(1) as u32
+    if op.op.is_local() { 0 } else { len(op, mtu).div_ceil(mtu.bytes() as usize).max(1) as u32 }
 }
 
 fn run(cases: u32, worst: u8) {

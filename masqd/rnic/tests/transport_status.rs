@@ -55,7 +55,7 @@ fn peer_fails(pair: &Pair, faults: &[QpFault]) {
 
 #[test]
 fn success() {
-    for op in SendOp::ALL {
+    for op in SendOp::MESSAGES {
         let mut pair = Pair::with_memory(&Setup::default());
         pair.post_recv(1, recv(9, 4096));
         pair.post_send(0, send(op, 5, if op.is_atomic() { 8 } else { 600 }));
@@ -163,7 +163,7 @@ fn loc_prot_err_of_a_send() {
         (sge(LOCAL, u64::MAX - 3, 8), Cause::LocalOutOfRange),
     ];
     for (entry, cause) in bad_entries {
-        for op in SendOp::ALL {
+        for op in SendOp::MESSAGES {
             let bad = SendWork { sges: vec![sge(LOCAL, BASE, 8), entry], ..send(op, 2, 8) };
             let pair = around(&Setup::default(), |p| p.post_recv(1, recv(1, 4096)), bad);
             assert_fails(&pair, Status::LocProtErr);

@@ -6,55 +6,66 @@ import shutil
 import signal
 import subprocess
 
-from . import apt, guest, netns, programs, qemu, services, ssh, state, topology, vms
+from . import apt, debs, initramfs, netns, programs, qemu, services, ssh, state, topology, vms
 from .paths import CACHE, LOGS, PREFIX, STATE
-from .ui import LabError, run, say, step
+from .roots import DEFAULT_KIND, Root
+from .ui import LabError, say, step
 
 BOOT_TIMEOUT = {"fast": 180, "systemd": 600}
 DEVICE_TIMEOUT = 60
-PROVIDER_PATH = f"/{guest.PROVIDER}"
 
 
 STEPS = ("packages", "root", "qemu", "module", "programs")
 
 
-def setup(without_masqd=False, only=None):
-    """Everything that `up` needs; what is there already is skipped. Returns what was made.
+def setup(without_masqd=False, only=None, kinds=None):
+    """Everything that `up` needs; what is there already is skipped.
 
-    `only` names one of STEPS: then just that step runs, and those that it stands on.
+    `kinds` names the guest roots (by default the default one); `only` names one of STEPS: then just that step runs, and those that it stands on.
+    Returns {kind: (root, topmost layer)} and the programs.
     """
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it installs packages and makes network namespaces")
     CACHE.mkdir(parents=True, exist_ok=True)
     wanted = {"root": ("packages", "root"), "qemu": ("packages", "qemu"), "module": ("packages", "root", "module"),
               "packages": ("packages",), "programs": ("packages", "programs")}.get(only, STEPS)
-    base, module, built = guest.Guest(), None, {}
+    if without_masqd:
+        wanted = [step for step in wanted if step not in ("module", "programs")]
+    guests, built = {kind: (Root(kind), None) for kind in kinds or [DEFAULT_KIND]}, {}
     with state.lock("setup", wait=True):
         if "packages" in wanted:
             apt.ensure_host_packages()
         if "root" in wanted:
-            base.ensure()
+            for root, _ in guests.values():
+                root.ensure()
         if "qemu" in wanted:
             qemu.ensure()
-        if "module" in wanted and not without_masqd:
-            module = guest.Module(base)
-            module.ensure()
+        if "module" in wanted:
+            for kind, (root, _) in guests.items():
+                guests[kind] = root, debs.module(root)
+                guests[kind][1].ensure()
         if only is None:
-            guest.ssh_keys()
-            _prune(base, module)
+            initramfs.ssh_keys()
     # cargo has a lock of its own, and takes long enough not to keep others waiting.
-    if "programs" in wanted and not without_masqd:
+    if "programs" in wanted:
         built = programs.ensure()
-    return base, module, built
+    if "programs" in wanted and "module" in wanted:
+        with state.lock("setup", wait=True):
+            for kind, (root, module) in guests.items():
+                guests[kind] = root, debs.provider(module, built["providers"])
+                guests[kind][1].ensure()
+            _prune(guests)
+    return guests, built
 
 
-def up(file, count=None, vcpus=None, memory=None, only=None, init="fast", without_masqd=False, extra_masqd_args=()):
-    topo = topology.load(file, count, vcpus, memory)
+def up(file, count=None, vcpus=None, memory=None, only=None, init="fast", without_masqd=False, extra_masqd_args=(),
+       kind=None):
+    topo = topology.load(file, count, vcpus, memory, kind or DEFAULT_KIND)
     names = [v.name for v in topo.vms]
     for name in only or []:
         if name not in names:
             raise LabError(f"--only: no VM {name!r} in the topology; there are: {', '.join(names)}")
-    base, module, built = setup(without_masqd)
+    guests, built = setup(without_masqd, kinds=sorted({vm.root for vm in topo.vms}))
     with state.lock():
         old = state.load()
         if old and old["complete"]:
@@ -64,10 +75,10 @@ def up(file, count=None, vcpus=None, memory=None, only=None, init="fast", withou
             _down()
         for folder in ("logs", "qmp", *(h.name for h in topo.hosts)):
             (STATE / folder).mkdir(parents=True, exist_ok=True)
-        initramfs = STATE / "initramfs"
-        guest.write_initramfs(base, module, built.get("provider"), initramfs)
-        lab = _describe(topo, base, initramfs, built, init, extra_masqd_args)
-        lab["accelerator"] = vms.accelerator(base, initramfs)
+        _write_initramfs(guests)
+        lab = _describe(topo, guests, built, init, extra_masqd_args)
+        root, _ = next(iter(guests.values()))
+        lab["accelerator"] = vms.accelerator(root, _initramfs(root.name))
         state.save(lab)
         with step(f"hosts: {len(topo.hosts)} namespaces, underlay, overlay of {len(topo.tenants)} tenants"):
             netns.build(topo)
@@ -140,26 +151,27 @@ def start_masqd(name):
 
 def update():
     """Builds module, provider and masqd anew and puts them into the running lab."""
-    base, module, built = setup()
+    lab = state.require()
+    if not lab["rdma"]:
+        raise LabError("this lab was brought up --without-masqd")
+    guests, built = setup(kinds=sorted({entry["root"] for entry in lab["vms"].values()}))
     with state.lock(wait=True):
         lab = state.require()
-        if not lab["rdma"]:
-            raise LabError("this lab was brought up --without-masqd")
-        guest.write_initramfs(base, module, built["provider"], STATE / "initramfs")
+        _write_initramfs(guests)
         lab["masqd"], lab["masqctl"] = built["masqd"], built["masqctl"]
         with step("masqd: restarting on all hosts"):
             for name, host in lab["hosts"].items():
                 state.end([host.get("process")])
                 services.start_masqd(lab, name)
                 state.save(lab)
-        # The module indexes stay as they are: they know vrdma.ko since the VM has booted.
-        files = [(f"/{path}", source) for path, source in module.files() if path.endswith(".ko")]
-        files.append((PROVIDER_PATH, built["provider"]))
 
         def renew(name):
-            for path, source in files:
-                # A rename, so that programs which have the old provider mapped keep it.
-                ssh.push(lab, name, source, path)
+            _, layer = guests[lab["vms"][name]["root"]]
+            for path, source in layer.shipped():
+                # The module indexes stay as they are: they know vrdma since the VM has booted.
+                if ".ko" in path or "/libibverbs/" in path:
+                    # A rename, so that programs which have the old provider mapped keep it.
+                    ssh.push(lab, name, source, f"/{path}")
             status, text = ssh.output(lab, name, "modprobe -r vrdma; modprobe vrdma")
             if status:
                 raise LabError(f"VM {name}: reloading vrdma failed: {text}")
@@ -242,10 +254,18 @@ def _down():
     shutil.rmtree(STATE, ignore_errors=True)
 
 
-def _describe(topo, base, initramfs, built, init, extra_masqd_args):
+def _initramfs(kind):
+    return STATE / f"initramfs-{kind}"
+
+
+def _write_initramfs(guests):
+    for kind, (root, layer) in guests.items():
+        initramfs.write(root, layer, _initramfs(kind))
+
+
+def _describe(topo, guests, built, init, extra_masqd_args):
     return {
-        "complete": False, "init": init, "rdma": bool(built), "qemu": str(qemu.binary()), "kernel": str(base.kernel),
-        "image": str(base.image), "initramfs": str(initramfs), "guest_mtu": topo.guest_mtu,
+        "complete": False, "init": init, "rdma": bool(built), "qemu": str(qemu.binary()), "guest_mtu": topo.guest_mtu,
         "masqd": built.get("masqd"), "masqctl": built.get("masqctl"),
         "masqd_args": [*topo.masqd_args, *extra_masqd_args],
         "hosts": {h.name: {
@@ -254,16 +274,23 @@ def _describe(topo, base, initramfs, built, init, extra_masqd_args):
         "vms": {v.name: {
             "name": v.name, "tenant": v.tenant.name, "host": v.host.name, "address": v.address,
             "prefix_length": v.tenant.cidr.split("/")[1], "mac": v.mac, "vcpus": v.vcpus, "memory_mib": v.memory_mib,
+            "root": v.root, "kernel": str(guests[v.root][0].kernel), "image": str(guests[v.root][0].image),
+            "initramfs": str(_initramfs(v.root)),
             "tap": netns.tap(v), "management": netns.management_address(v), "management_tap": netns.management_tap(v),
             "management_mac": f"52:54:00:ff:{v.host.index:02x}:{v.index:02x}",
         } for v in topo.vms},
     }
 
 
-def _prune(base, module):
+def _prune(guests):
     """Drops what older inputs left in the cache, but for the last few (another checkout may use them)."""
-    for kind, keep, current in (("root", 2, base.home), ("qemu", 2, qemu.home()), ("kmod", 4, module and module.home)):
-        old = sorted((p for p in CACHE.glob(f"{kind}-*") if p != current), key=lambda p: p.stat().st_mtime)
-        for path in old[:-(keep - 1)] if len(old) >= keep else []:
-            say(f"cache: dropping {path.name}")
-            shutil.rmtree(path, ignore_errors=True)
+    current, layers = {qemu.home()}, 6
+    for root, layer in guests.values():
+        current |= {root.home, layer.home, layer.below.home}
+    patterns = {f"root-{kind}-*": 2 for kind in guests} | {"qemu-*": 2, "layer-*": layers + 2 * len(guests)}
+    for pattern, keep in patterns.items():
+        found = sorted(CACHE.glob(pattern), key=lambda p: p.stat().st_mtime)
+        for path in found[:-keep]:
+            if path not in current:
+                say(f"cache: dropping {path.name}")
+                shutil.rmtree(path, ignore_errors=True)

@@ -5,6 +5,7 @@ import ipaddress
 import re
 import tomllib
 
+from .roots import DEFAULT_KIND, KINDS
 from .ui import LabError
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,20}")
@@ -44,6 +45,7 @@ class Vm:
     mac: str
     vcpus: int
     memory_mib: int
+    root: str
 
 
 @dataclasses.dataclass
@@ -71,10 +73,10 @@ class Topology:
         return [f"10.77.{path}.{host.index}" for path in range(self.underlay.paths)]
 
 
-def load(path, count=None, vcpus=None, memory=None):
+def load(path, count=None, vcpus=None, memory=None, root=DEFAULT_KIND):
     """Reads the file (or takes the default), applies the command line's options, and checks it all.
 
-    `vcpus` gives VMs, by name, numbers of CPUs; "*" stands for every other VM.
+    `vcpus` gives VMs, by name, numbers of CPUs; "*" stands for every other VM. `root` is the kind of those that name none.
     """
     vcpus = vcpus or {}
     data = _default(count or DEFAULT_COUNT) if path is None else _read(path)
@@ -91,7 +93,7 @@ def load(path, count=None, vcpus=None, memory=None):
         entries = entries[:count]
     vms, members = [], {}
     for index, entry in enumerate(entries, 1):
-        vm = _vm(entry, index, hosts, tenants, members, vcpus, memory)
+        vm = _vm(entry, index, hosts, tenants, members, vcpus, memory, root)
         vms.append(vm)
     _unique([v.name for v in vms], "VM")
     for name in vcpus:
@@ -154,8 +156,8 @@ def _tenant(data):
     return Tenant(name, vni, str(cidr), rules)
 
 
-def _vm(data, index, hosts, tenants, members, vcpus, memory):
-    _only(data, {"name", "tenant", "host", "address", "mac", "vcpus", "memory"}, "[[vm]]")
+def _vm(data, index, hosts, tenants, members, vcpus, memory, root):
+    _only(data, {"name", "tenant", "host", "address", "mac", "vcpus", "memory", "root"}, "[[vm]]")
     name = _name(data, "vm")
     tenant = _find(tenants, data.get("tenant"), f"VM {name}: tenant")
     host = _find(hosts, data.get("host"), f"VM {name}: host")
@@ -171,7 +173,10 @@ def _vm(data, index, hosts, tenants, members, vcpus, memory):
     cpus = vcpus.get(name) or vcpus.get("*") or data.get("vcpus", 1)
     if not isinstance(cpus, int) or not 1 <= cpus <= 64:
         raise LabError(f"VM {name}: vcpus must be 1 to 64")
-    return Vm(name, index, tenant, host, str(address), mac, cpus, _mebibytes(memory or data.get("memory", "1G"), name))
+    root = data.get("root", root)
+    if root not in KINDS:
+        raise LabError(f"VM {name}: no guest root is called {root!r}; there are: {', '.join(KINDS)}")
+    return Vm(name, index, tenant, host, str(address), mac, cpus, _mebibytes(memory or data.get("memory", "1G"), name), root)
 
 
 def _mebibytes(text, name):

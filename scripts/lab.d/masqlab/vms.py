@@ -27,17 +27,17 @@ def console_log(name):
     return STATE / "logs" / f"{name}.console.log"
 
 
-def accelerator(guest, initramfs):
+def accelerator(root, initramfs):
     """kvm if it really boots this kernel here, else tcg. The answer is kept until machine or build changes."""
     if not os.path.exists("/dev/kvm"):
         return "tcg"
     boot_id = open("/proc/sys/kernel/random/boot_id").read().strip()
-    kept = CACHE / f"accelerator-{digest(boot_id, qemu.home().name, guest.home.name, KERNEL_ARGS)}"
+    kept = CACHE / f"accelerator-{digest(boot_id, qemu.home().name, root.home.name, KERNEL_ARGS)}"
     if kept.exists():
         return kept.read_text().strip()
     with step("KVM: probing by booting the guest kernel"), tempfile.TemporaryDirectory(prefix="masq-probe-") as folder:
         console = pathlib.Path(folder) / "console"
-        argv = [str(qemu.binary()), *FIRMWARE, *_board(256, 1), *ACCELERATORS["kvm"], *_kernel(guest, initramfs),
+        argv = [str(qemu.binary()), *FIRMWARE, *_board(256, 1), *ACCELERATORS["kvm"], *_kernel(root.kernel, initramfs),
                 "-append", KERNEL_ARGS + " masq.probe", "-serial", f"file:{console}"]
         # A kernel that dies at once is started again by nobody: it ends or times out.
         probe = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -96,8 +96,8 @@ def _command(lab, entry, console):
               f" masq.mgmt={entry['management']}/24 masq.init={lab['init']} masq.rdma={int(lab['rdma'])}")
     argv = [
         lab["qemu"], *FIRMWARE, "-name", f"{name},process=masq-{name}", *_board(entry["memory_mib"], entry["vcpus"]),
-        *ACCELERATORS[lab["accelerator"]], "-kernel", lab["kernel"], "-initrd", lab["initramfs"], "-append", append,
-        "-drive", f"if=none,id=disk,file={lab['image']},format=raw,snapshot=on,cache=unsafe",
+        *ACCELERATORS[lab["accelerator"]], *_kernel(entry["kernel"], entry["initramfs"]), "-append", append,
+        "-drive", f"if=none,id=disk,file={entry['image']},format=raw,snapshot=on,cache=unsafe",
         "-device", "virtio-blk-pci,drive=disk",
         # The order on the bus gives the interfaces their names: the tenant's is eth0.
         "-netdev", f"tap,id=tenant,ifname={entry['tap']},script=no,downscript=no",
@@ -133,8 +133,8 @@ def _board(memory_mib, vcpus):
     ]
 
 
-def _kernel(guest, initramfs):
-    return ["-kernel", str(guest.kernel), "-initrd", str(initramfs)]
+def _kernel(kernel, initramfs):
+    return ["-kernel", str(kernel), "-initrd", str(initramfs)]
 
 
 def _says(log, text):

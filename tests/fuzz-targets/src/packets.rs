@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
             }
             _ => {
                 sends += 1;
-                let op = SendOp::ALL[input.below(SendOp::ALL.len())];
+                let op = SendOp::MESSAGES[input.below(SendOp::MESSAGES.len())];
                 let own = vec![sge(LOCAL, BASE + 1024, input.length(2000) % 2000)];
                 let remote_addr = input.address(BASE, REGION_BYTES as u64);
                 pair.post_send(1, SendWork { sges: own, remote_addr, ..send(op, 8, 0) });

@@ -10,8 +10,8 @@ use super::gids::meant;
 use super::grh::{GRH_BYTES, Grh};
 use super::{Loss, MAX_PAYLOAD, Verdict, Waiting, ip_bytes, judge_unknown, park, peers, receives};
 use crate::engine::{Origin, World};
+use crate::keys::{Need, SgeSpans};
 use crate::local::{Side, copy};
-use crate::mr::{Need, SgeSpans};
 use crate::qp::QpKey;
 use crate::transport::{
     Cause, Completion, Env, Failure, MemoryFault, Status, WcOpcode, WorkQueue, total_bytes,
@@ -316,6 +316,7 @@ fn complete(
             opcode: WcOpcode::Recv,
             byte_len: 0,
             imm: None,
+            inv: None,
             solicited: false,
             cause: Cause::None,
         });

@@ -13,7 +13,7 @@ use super::{Carrier, Loss, Verdict, Waiting, ip_bytes, judge_unknown, park, peer
 use crate::engine::World;
 use crate::local::{Held, finish_send, tell_drained};
 use crate::qp::QpKey;
-use crate::transport::{Cause, Env, Failure, MemoryFault, SendOp, SendWork, Status, Time, judge_send};
+use crate::transport::{Cause, Env, Failure, MemoryFault, SendWork, Status, Time, judge_send};
 use crate::udp::LocalId;
 
 /// What became of a queue pair's next send.
@@ -137,16 +137,16 @@ fn judge(world: &mut World, key: QpKey) -> Result<Outgoing, Failure> {
     const GONE: Failure = Failure::new(Status::LocQpOpErr, Cause::MalformedWork);
     let datagram = world.qps.get(key).and_then(|q| q.datagram.as_ref()).ok_or(GONE)?;
     let (is_gsi, qkey, max_payload) = (datagram.is_gsi, datagram.qkey, datagram.max_payload);
-    let judged = world.with_env(key, |_, env| {
+    let judged = world.with_env(key, |core, env| {
         let work = std::mem::take(&mut env.io.held_send.work);
-        let judged = match work.op {
-            SendOp::Send | SendOp::SendImm => judge_send(env, &work, 0, max_payload),
-            _ => Err(GONE),
-        };
+        let judged = judge_send(env, &work, core.attributes(), core.config());
         env.io.held_send.work = work;
         judged
     });
-    let len = judged.ok_or(GONE)?? as usize;
+    let len = judged.ok_or(GONE)??;
+    if len > max_payload {
+        return Err(Failure::new(Status::LocLenErr, Cause::MessageTooLong));
+    }
     let io = &world.qps.get(key).ok_or(GONE)?.io;
     let SendWork { op, datagram: segment, imm, solicited, .. } = &io.held_send.work;
     let destination = Gid(segment.dgid);
@@ -168,7 +168,7 @@ fn judge(world: &mut World, key: QpKey) -> Result<Outgoing, Failure> {
         solicited: *solicited,
         traffic_class: segment.traffic_class,
         hop_limit: segment.hop_limit,
-        len,
+        len: len as usize,
     })
 }
 

@@ -45,11 +45,20 @@ impl Engine {
             Command::DestroyContext { vnic, ctx } => self.destroy_context(vnic, ctx).map(done),
             Command::CreateMr { vnic, mr } => {
                 let vnic = self.world.vnic_mut(vnic)?;
-                let key = vnic.keys.create(mr, &mut self.random)?;
+                let key = vnic.keys.create_mr(mr, &mut self.random)?;
                 Ok(Reply::MrCreated { lkey: Lkey(key), rkey: Rkey(key) })
             }
-            Command::DestroyMr { vnic, mr } => {
-                self.world.vnic_mut(vnic)?.keys.destroy(mr);
+            Command::ReregMr { vnic, mr, pd, access, memory } => {
+                self.world.vnic_mut(vnic)?.keys.rereg_mr(mr, pd, access, memory).map(done)
+            }
+            Command::DestroyMr { vnic, mr } => self.world.vnic_mut(vnic)?.keys.destroy_mr(mr).map(done),
+            Command::CreateMw { vnic, mw, pd, mw_type } => {
+                let vnic = self.world.vnic_mut(vnic)?;
+                let key = vnic.keys.create_mw(mw, pd, mw_type, &mut self.random)?;
+                Ok(Reply::MwCreated { rkey: Rkey(key) })
+            }
+            Command::DestroyMw { vnic, mw } => {
+                self.world.vnic_mut(vnic)?.keys.destroy_mw(mw);
                 Ok(Reply::Done)
             }
             Command::CreateCq { vnic, cq } => {
@@ -80,10 +89,10 @@ impl Engine {
                 let vnic = self.world.vnic_mut(vnic)?;
                 vnic.srqs.destroy(srq, &mut vnic.cqs).map(done)
             }
-            Command::ReregMr { .. }
-            | Command::CreateMw { .. }
-            | Command::DestroyMw { .. }
-            | Command::ResizeCq { .. } => Err(DriverError::Unsupported("this command".into())),
+            Command::ResizeCq { vnic, cq, entries, ring } => {
+                let vnic = self.world.vnic_mut(vnic)?;
+                vnic.cqs.resize(cq, entries, ring, &vnic.memory).map(done)
+            }
             Command::SetGids { vnic, table, published } => {
                 self.world.vnic_mut(vnic)?.datagrams.set_gids(table, published);
                 Ok(Reply::Done)
@@ -511,8 +520,8 @@ impl Engine {
         let objects = |vnic: &Vnic| VnicObjects {
             vnic: vnic.id,
             contexts: vnic.contexts.keys().copied().collect(),
-            mrs: vnic.keys.handles(),
-            mws: Vec::new(),
+            mrs: vnic.keys.mr_handles(),
+            mws: vnic.keys.mw_handles(),
             cqs: vnic.cqs.handles(),
             srqs: vnic.srqs.handles(),
             qps: vnic

@@ -9,9 +9,9 @@ use masq_driver::{
 use super::Engine;
 use crate::cqs::CqKey;
 use crate::datagram::DatagramQp;
+use crate::keys::Accessor;
 use crate::limits;
 use crate::local::Initiator;
-use crate::mr::Accessor;
 use crate::qp::{Held, Path, Qp, QpIo, RecvSource};
 use crate::ring::{RecvRing, SendRing};
 use crate::srqs::SrqKey;
@@ -50,7 +50,14 @@ impl Engine {
         let sq = match init.sq {
             Some(sq) => {
                 let what = format!("{what}, send queue");
-                Some(SendRing::new(&what, init.qp_type, sq, init.max_inline_bytes, &vnic.memory)?)
+                Some(SendRing::new(
+                    &what,
+                    init.qp_type,
+                    init.kernel,
+                    sq,
+                    init.max_inline_bytes,
+                    &vnic.memory,
+                )?)
             }
             None => None,
         };
@@ -71,7 +78,7 @@ impl Engine {
             let io = QpIo {
                 vnic: vnic_key,
                 handle,
-                accessor: Accessor { pd: init.pd },
+                accessor: Accessor { pd: init.pd, qp: key, kernel: init.kernel },
                 qpn: init.qpn,
                 wire_qpn: init.wire_qpn,
                 cookie: init.cookie,
@@ -130,12 +137,11 @@ impl Shape {
         let QpInit { pd, qp_type, send_cq, recv_cq, sq, receives, .. } = init;
         let given = (pd.is_some(), send_cq.is_some(), sq.is_some(), recv_cq.is_some());
         let fits = match (qp_type, receives) {
-            (QpType::Uc | QpType::XrcIni | QpType::XrcTgt, _) => {
-                return Err(DriverError::Unsupported(format!("the transport {qp_type:?}")));
-            }
-            (QpType::Rc | QpType::Ud | QpType::Gsi, Receives::Own(_) | Receives::Shared(_)) => {
+            (QpType::Rc | QpType::Uc | QpType::Ud | QpType::Gsi, Receives::Own(_) | Receives::Shared(_)) => {
                 given == (true, true, true, true)
             }
+            (QpType::XrcIni, Receives::None) => given == (true, true, true, false),
+            (QpType::XrcTgt, Receives::Named(_)) => given == (false, false, false, false),
             _ => false,
         };
         if !fits {

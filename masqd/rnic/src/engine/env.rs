@@ -2,18 +2,18 @@
 
 use masq_driver::{Event, EventSink, VnicId};
 use masq_types::Rkey;
-use vrdma_abi::ring::{CQE_GRH, CQE_IPV4, CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, Cqe};
+use vrdma_abi::ring::{CQE_GRH, CQE_IPV4, CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 
 use crate::cqs::CqTable;
+use crate::keys::{KeyTable, Need, SgeSpans};
 use crate::limits;
 use crate::memory::GuestMemory;
-use crate::mr::{KeyTable, Need, SgeSpans};
 use crate::qp::{QpIo, RecvSource};
 use crate::shaping::Gate;
 use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
-    AtomicOp, Completion, Env, LocalAccess, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
-    SendWork, Sge, Status, Time, WorkQueue,
+    AtomicOp, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
+    RemoteAccess, RemoteRange, SendWork, Sge, Status, Time, WorkQueue,
 };
 
 /// Implements [`Env`] over a guest.
@@ -21,7 +21,7 @@ pub struct QpEnv<'a> {
     pub(super) now: Time,
     pub(super) vnic: VnicId,
     pub(super) memory: &'a GuestMemory,
-    pub(super) keys: &'a KeyTable,
+    pub(super) keys: &'a mut KeyTable,
     pub(super) cqs: &'a mut CqTable,
     pub(super) srqs: &'a mut SrqTable,
     pub(crate) io: &'a mut QpIo,
@@ -58,21 +58,25 @@ impl QpEnv<'_> {
         let Some(cq) = cq else { return };
         // A failed completion counts as solicited (IBTA Vol 1 §11.4.2.2).
         let solicited = completion.solicited || completion.status != Status::Success;
-        let imm_flag = if completion.imm.is_some() { CQE_WITH_IMM } else { 0 };
+        let (tail_flag, imm_or_inv) = match (completion.imm, completion.inv) {
+            (Some(imm), _) => (CQE_WITH_IMM, u32::from_ne_bytes(imm.0)),
+            (None, Some(key)) => (CQE_WITH_INV, key.0),
+            (None, None) => (0, 0),
+        };
         let grh_flags = origin.map_or(0, |o| CQE_GRH | if o.is_ipv4 { CQE_IPV4 } else { 0 });
         let cqe = Cqe {
             wr_id: completion.wr_id,
             qpn: self.io.qpn.get(),
             cookie: self.io.cookie,
             byte_len: completion.byte_len,
-            imm_or_inv: completion.imm.map_or(0, |imm| u32::from_ne_bytes(imm.0)),
+            imm_or_inv,
             consumer,
             vendor_err: completion.cause as u32,
             timestamp_ns: self.now.as_nanos(),
             status: completion.status.to_abi(),
             opcode: completion.opcode.to_abi(),
             src_qpn: origin.map_or(0, |o| o.src_qpn),
-            flags: queue_flags | imm_flag | grh_flags | if solicited { CQE_SOLICITED } else { 0 },
+            flags: queue_flags | tail_flag | grh_flags | if solicited { CQE_SOLICITED } else { 0 },
             ..Cqe::ZERO
         };
         if !self.cqs.push(cq, self.memory, cqe) {
@@ -243,6 +247,18 @@ impl Env for QpEnv<'_> {
             AtomicOp::FetchAdd { add } => word.fetch_add_u64(0, add),
         };
         before.ok_or(MemoryFault::Unavailable)
+    }
+
+    fn change_key(&mut self, change: &KeyChange) -> Result<(), KeyFault> {
+        self.keys.change(self.io.accessor, change, self.memory)
+    }
+
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        let RecvSource::Named { xrcd, selected } = &mut self.io.receives else { return false };
+        let found = self.srqs.named(*xrcd, srqn);
+        *selected = found.map(|(key, _)| key);
+        self.io.accessor.pd = found.map(|(_, pd)| pd);
+        found.is_some()
     }
 }
 

@@ -101,7 +101,7 @@ impl World {
             now: self.now,
             vnic: vnic.id,
             memory: &vnic.memory,
-            keys: &vnic.keys,
+            keys: &mut vnic.keys,
             cqs: &mut vnic.cqs,
             srqs: &mut vnic.srqs,
             io,

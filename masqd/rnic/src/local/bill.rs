@@ -32,7 +32,8 @@ impl Bill {
         let own = world.qps.get(initiator)?;
         let op = own.io.held_send.work.op;
         let done = own.initiator.done.min(len);
-        let price = Price::new(op, own.core.attributes().path_mtu, own.io.ip_overhead);
+        let price =
+            Price::new(op, own.core.config().transport(), own.core.attributes().path_mtu, own.io.ip_overhead);
         let payer = match op {
             SendOp::Read => world.qps.get(responder)?.io.vnic,
             _ => own.io.vnic,

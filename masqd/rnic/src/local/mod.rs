@@ -7,7 +7,8 @@
 //! suite runs over both.
 //!
 //! A peer that is not there, not connected back or not in a state to answer does not answer; the
-//! initiator tries again after its local ACK timeout, `retry_cnt` times.
+//! initiator tries again after its local ACK timeout, `retry_cnt` times. Of an unreliable connection, a message that the peer's side cannot take
+//! is lost, and the initiator never knows.
 //!
 //! Between two slices anything can happen to either side: keys are checked again for each slice; a
 //! connection that was made anew makes the message begin again.
@@ -16,17 +17,17 @@ mod bill;
 
 use std::time::Duration;
 
-use masq_driver::{Event, QpFault, QpState};
+use masq_driver::{Event, QpFault, QpState, QpType};
 
 use crate::engine::World;
+use crate::keys::{Need, SgeSpans};
 use crate::local::bill::Bill;
 use crate::memory::{Span, copy_spans};
-use crate::mr::{Need, SgeSpans};
 use crate::qp::{Path, Qp, QpKey};
 use crate::shaping::Short;
 use crate::transport::{
-    AtomicOp, Cause, Completion, Env, Failure, MemoryFault, QpEvent, RemoteAccess, RemoteRange, SendOp,
-    SendWork, Status, Time, WcOpcode, WorkQueue, judge_send, total_bytes,
+    AtomicOp, Cause, Completion, Env, Failure, KeyChange, MemoryFault, QpEvent, RemoteAccess, RemoteRange,
+    SendOp, SendWork, Status, Time, WcOpcode, WorkQueue, change_key, judge_send, total_bytes,
 };
 use crate::vnic::Vnic;
 
@@ -199,20 +200,31 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
         Ok(len) => len,
         Err(failure) => return fail(world, key, failure),
     };
-    let Some(peer) = find_peer(world, key) else { return not_answered(world, key) };
+    let Some(qp) = world.qps.get(key) else { return Step::Idle };
+    let (op, srqn) = (qp.io.held_send.work.op, qp.io.held_send.work.srqn);
+    let qp_type = qp.core.config().qp_type;
+    if op.is_local() {
+        return carry_out(world, key);
+    }
+    let Some(peer) = find_peer(world, key) else {
+        return if qp_type == QpType::Uc { lost(world, key, len) } else { not_answered(world, key) };
+    };
     establish(world, peer);
+    if qp_type == QpType::XrcIni && !select_srq(world, peer, srqn) {
+        return refused(world, key, peer, Refusal::Invalid(NO_SUCH_SRQ));
+    }
     let bill = match Bill::new(world, key, peer, len, room) {
         Some(Ok(bill)) => bill,
         Some(Err(held)) => return Step::Held(held),
         None => return Step::Idle,
     };
     let room = bill.bytes;
-    let answer = match world.qps.get(key).map(|q| q.io.held_send.work.op) {
-        Some(SendOp::Send | SendOp::SendImm) => send(world, key, peer, len, room),
-        Some(SendOp::Write | SendOp::WriteImm) => write(world, key, peer, len, room),
-        Some(SendOp::Read) => read(world, key, peer, len, room),
-        Some(SendOp::CmpSwap | SendOp::FetchAdd) => atomic(world, key, peer),
-        None => return Step::Idle,
+    let answer = match op {
+        SendOp::Send | SendOp::SendImm | SendOp::SendInv => send(world, key, peer, len, room),
+        SendOp::Write | SendOp::WriteImm => write(world, key, peer, len, room),
+        SendOp::Read => read(world, key, peer, len, room),
+        SendOp::CmpSwap | SendOp::FetchAdd => atomic(world, key, peer),
+        SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => return Step::Idle,
     };
     match answer {
         Answer::Copied(bytes) => {
@@ -226,6 +238,11 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
             bill.pay(world, bytes, true);
             succeed(world, key, len);
             Step::Done(bytes)
+        }
+        Answer::NotReady if qp_type == QpType::Uc => lost(world, key, len),
+        Answer::Refused(refusal) if qp_type == QpType::Uc => {
+            fail_receive(world, peer, &refusal);
+            lost(world, key, len)
         }
         Answer::NotReady => not_ready(world, key, peer),
         Answer::Own(fault) => fail(world, key, Failure::local_protection(fault)),
@@ -266,7 +283,7 @@ fn judge(world: &mut World, key: QpKey) -> Result<u32, Failure> {
     }
     let judged = world.with_env(key, |core, env| {
         let work = std::mem::take(&mut env.io.held_send.work);
-        let judged = judge_send(env, &work, core.attributes().max_rd_atomic, core.config().max_msg_bytes);
+        let judged = judge_send(env, &work, core.attributes(), core.config());
         env.io.held_send.work = work;
         judged
     });
@@ -277,7 +294,50 @@ fn judge(world: &mut World, key: QpKey) -> Result<u32, Failure> {
     Ok(len)
 }
 
-/// The peer, if it would answer: it is connected back, in the same network, and in a state to receive.
+/// Carries out the held request, which concerns nobody else.
+fn carry_out(world: &mut World, key: QpKey) -> Step {
+    let changed = world.with_env(key, |_, env| {
+        let work = std::mem::take(&mut env.io.held_send.work);
+        let changed = change_key(env, &work);
+        env.io.held_send.work = work;
+        changed
+    });
+    if let Err(failure) = changed.unwrap_or(Ok(())) {
+        return fail(world, key, failure);
+    }
+    succeed(world, key, 0);
+    Step::Done(0)
+}
+
+/// The held message of an unreliable connection is lost on its way.
+fn lost(world: &mut World, key: QpKey, len: u32) -> Step {
+    world.counters.rx_dropped += 1;
+    succeed(world, key, len);
+    Step::Done(0)
+}
+
+/// Of an XRC target: names the shared receive queue that the message is for. A receive of another one, taken for a message whose sender has
+/// gone, is given up.
+fn select_srq(world: &mut World, peer: QpKey, srqn: u32) -> bool {
+    if world.qps.get(peer).is_some_and(|q| q.io.held_recv.present && q.io.held_recv.work.srqn != srqn) {
+        let (status, cause) = (Status::WrFlushErr, Cause::Flushed);
+        finish_receive(world, peer, |c| Completion { status, cause, ..c });
+    }
+    world.with_env(peer, |_, env| env.select_srq(srqn)).unwrap_or(false)
+}
+
+const NO_SUCH_SRQ: &str = "the XRC domain has no shared receive queue of this number";
+
+/// The type of the other end of a connection.
+fn counterpart(qp_type: QpType) -> QpType {
+    match qp_type {
+        QpType::XrcIni => QpType::XrcTgt,
+        QpType::XrcTgt => QpType::XrcIni,
+        same => same,
+    }
+}
+
+/// The peer, if it would answer: it is of the right type and connected back, in the same network, and in a state to receive.
 fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
     let qp = world.qps.get(key)?;
     let Path::Local(path) = &qp.path else { return None };
@@ -288,7 +348,8 @@ fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
         back.remote == path.local && back.local == path.remote && back.remote_qpn == qp.io.wire_qpn;
     let same_network = world.vnics.get(qp.io.vnic)?.vni == world.vnics.get(peer.io.vnic)?.vni;
     let answers = matches!(peer.core.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
-    if !(connected && same_network && answers) {
+    let fits = peer.core.config().qp_type == counterpart(qp.core.config().qp_type);
+    if !(connected && fits && same_network && answers) {
         return None;
     }
     let incarnation = back.incarnation;
@@ -469,7 +530,12 @@ fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> An
     }
     let (offset, bytes, last) = pair.piece(len, room);
     match pair.copy_out(pair.receive_spans(offset, bytes), offset, bytes, last) {
-        Ok(()) if last => complete_receive(world, key, peer, WcOpcode::Recv, len),
+        Ok(()) if last => {
+            if let Err(failure) = invalidate(world, key, peer) {
+                return Answer::Refused(Refusal::Receive(failure, Status::RemAccessErr));
+            }
+            complete_receive(world, key, peer, WcOpcode::Recv, len);
+        }
         Ok(()) => {}
         Err(Side::Source(fault)) => return Answer::Own(fault),
         Err(Side::Target(fault)) => {
@@ -477,6 +543,17 @@ fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> An
         }
     }
     Pair::done_or_copied(bytes, last)
+}
+
+/// Ends the validity of the peer's key that a SEND names for that.
+fn invalidate(world: &mut World, key: QpKey, peer: QpKey) -> Result<(), Failure> {
+    let Some(work) = world.qps.get(key).map(|q| &q.io.held_send.work) else { return Ok(()) };
+    if work.op != SendOp::SendInv {
+        return Ok(());
+    }
+    let change = KeyChange::Invalidate(work.inv);
+    let invalidated = world.with_env(peer, |_, env| env.change_key(&change));
+    invalidated.unwrap_or(Ok(())).map_err(|fault| Failure::new(Status::RemInvReqErr, fault.into()))
 }
 
 fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
@@ -573,7 +650,8 @@ fn atomic(world: &mut World, key: QpKey, peer: QpKey) -> Answer {
 fn complete_receive(world: &mut World, key: QpKey, peer: QpKey, opcode: WcOpcode, len: u32) {
     let Some(work) = world.qps.get(key).map(|q| &q.io.held_send.work) else { return };
     let (imm, solicited) = (work.op.has_imm().then_some(work.imm), work.solicited);
-    finish_receive(world, peer, |c| Completion { opcode, byte_len: len, imm, solicited, ..c });
+    let inv = (work.op == SendOp::SendInv).then_some(work.inv);
+    finish_receive(world, peer, |c| Completion { opcode, byte_len: len, imm, inv, solicited, ..c });
 }
 
 /// Completes the receive that the peer holds, if it holds one.
@@ -590,6 +668,7 @@ fn finish_receive(world: &mut World, peer: QpKey, outcome: impl FnOnce(Completio
                 opcode: WcOpcode::Recv,
                 byte_len: 0,
                 imm: None,
+                inv: None,
                 solicited: false,
                 cause: Cause::None,
             });
@@ -614,6 +693,7 @@ pub fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, 
                 opcode: held.work.op.wc_opcode(),
                 byte_len,
                 imm: None,
+                inv: None,
                 solicited: false,
                 cause,
             };
@@ -689,6 +769,17 @@ fn not_ready(world: &mut World, key: QpKey, peer: QpKey) -> Step {
     }
     qp.initiator.wait = Wait::Receive { until: now.plus(pause) };
     Step::Idle
+}
+
+/// Of an unreliable connection: a receive that cannot be used fails, and with it its queue pair; else nothing happens.
+fn fail_receive(world: &mut World, peer: QpKey, refusal: &Refusal) {
+    if let Refusal::Receive(failure, _) = *refusal
+        && failure.status != Status::LocLenErr
+    {
+        world.counters.resp_cqe_error += 1;
+        finish_receive(world, peer, |c| Completion { status: failure.status, cause: failure.cause, ..c });
+        break_qp(world, peer, None, "a receive failed");
+    }
 }
 
 /// The peer's responder refuses: both ends learn of it, and both fail.

@@ -1,6 +1,6 @@
 use std::sync::atomic::{Ordering, fence};
 
-use masq_driver::{CqAttr, DriverError};
+use masq_driver::{CqAttr, DriverError, PageList};
 use vrdma_abi::ring::{ARM_NONE, ARM_SOLICITED, CQE_BYTES, CQE_SOLICITED, CqHeader, Cqe, phase};
 use zerocopy::IntoBytes;
 
@@ -61,18 +61,13 @@ impl Cq {
     /// A completion queue with an empty ring.
     pub fn new(attr: CqAttr, memory: &GuestMemory) -> Result<Self, DriverError> {
         let what = format!("completion queue {}", attr.cq.0);
-        if !attr.entries.is_power_of_two() || attr.entries > limits::MAX_CQE {
-            let max = limits::MAX_CQE;
-            return Err(DriverError::Invalid(format!("{what}: entries must be a power of two up to {max}")));
-        }
         if attr.vector >= limits::COMP_VECTORS {
             return Err(DriverError::Invalid(format!(
                 "{what}: there is no completion vector {}",
                 attr.vector
             )));
         }
-        let shift = CQE_BYTES.trailing_zeros() as u8;
-        let ring = RingPages::new(&what, attr.ring, attr.entries, shift, memory)?;
+        let ring = new_ring(&what, attr.entries, attr.ring, memory)?;
         Ok(Self { ring, vector: attr.vector, producer: 0, consumer: 0, failed: false, fresh: Fresh::None })
     }
 
@@ -84,6 +79,52 @@ impl Cq {
     /// Whether it has overrun.
     pub fn has_failed(&self) -> bool {
         self.failed
+    }
+
+    /// Goes on in another ring, in which the entries stand that the guest has not read, under their indexes. When it fails, for instance because
+    /// there are more of them than the ring has, nothing has changed. The guest neither polls nor arms meanwhile.
+    pub fn resize(
+        &mut self,
+        what: &str,
+        entries: u32,
+        ring: PageList,
+        memory: &GuestMemory,
+    ) -> Result<(), DriverError> {
+        let ring = new_ring(what, entries, ring, memory)?;
+        if self.failed {
+            return Err(DriverError::Invalid(format!("{what} has overrun")));
+        }
+        let gone = || DriverError::Invalid(format!("{what}: its ring is no guest memory any more"));
+        let header = self.ring.header(memory).ok_or_else(gone)?;
+        let (consumer, arm) = header.load_u32(CONSUMER).zip(header.load_u32(ARM)).ok_or_else(gone)?;
+        let unread = self.producer.wrapping_sub(consumer);
+        if unread > entries.min(self.ring.entries()) {
+            let refusal = format!("{what}: {unread} entries wait, which do not fit");
+            return Err(DriverError::Invalid(refusal));
+        }
+        self.move_to(&ring, consumer, arm, memory).ok_or_else(gone)?;
+        (self.ring, self.consumer) = (ring, consumer);
+        Ok(())
+    }
+
+    /// Fills a new ring, every entry: what the guest has not read, and elsewhere what it takes for not written.
+    fn move_to(&self, ring: &RingPages, consumer: u32, arm: u32, memory: &GuestMemory) -> Option<()> {
+        const PHASE: usize = std::mem::offset_of!(Cqe, phase);
+        let entries = ring.entries();
+        for n in 0..entries {
+            let index = consumer.wrapping_add(n);
+            let mut cqe = [0; Cqe::SIZE];
+            let mut valid = phase(index, entries);
+            if n < self.producer.wrapping_sub(consumer) {
+                self.ring.entry(memory, index)?.read(&mut cqe);
+            } else {
+                valid ^= 1;
+            }
+            cqe[PHASE] = valid;
+            ring.entry(memory, index)?.write(&cqe);
+        }
+        let header = ring.header(memory)?;
+        (header.store_u32(CONSUMER, consumer) && header.store_u32(ARM, arm)).then_some(())
     }
 
     /// Writes an entry; its phase is filled in here. Fails when the ring is full, also if the guest only says so
@@ -133,6 +174,19 @@ impl Cq {
             Some(_) => Announce::Event,
         }
     }
+}
+
+fn new_ring(
+    what: &str,
+    entries: u32,
+    ring: PageList,
+    memory: &GuestMemory,
+) -> Result<RingPages, DriverError> {
+    if !entries.is_power_of_two() || entries > limits::MAX_CQE {
+        let max = limits::MAX_CQE;
+        return Err(DriverError::Invalid(format!("{what}: entries must be a power of two up to {max}")));
+    }
+    RingPages::new(what, ring, entries, CQE_BYTES.trailing_zeros() as u8, memory)
 }
 
 #[cfg(test)]

@@ -1,17 +1,21 @@
-use masq_driver::{DriverError, QpType, WorkQueueAttr};
+use masq_driver::{Access, DriverError, QpType, WorkQueueAttr};
 use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
-use vrdma_abi::control::{QP_TYPE_GSI, QP_TYPE_RC, QP_TYPE_UC, QP_TYPE_UD, QP_TYPE_XRC_INI, QP_TYPE_XRC_TGT};
-use vrdma_abi::ring::{
-    AtomicSegment, DatagramSegment, RecvHeader, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED,
-    STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader, WorkHeader, recv_stride_shift, send_stride_shift,
+use vrdma_abi::control::{
+    ACCESS_LOCAL_WRITE, ACCESS_MW_BIND, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE,
+    ACCESS_ZERO_BASED, QP_TYPE_GSI, QP_TYPE_RC, QP_TYPE_UC, QP_TYPE_UD, QP_TYPE_XRC_INI, QP_TYPE_XRC_TGT,
 };
-use zerocopy::FromBytes;
+use vrdma_abi::ring::{
+    AtomicSegment, BindSegment, RecvHeader, RegSegment, SEND_FENCE, SEND_INLINE, SEND_SIGNALED,
+    SEND_SOLICITED, STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader, WorkHeader, XrcSegment,
+    recv_stride_shift, send_stride_shift,
+};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::pages::RingPages;
 use crate::limits;
 use crate::memory::{GuestMemory, Span};
-use crate::transport::{RecvWork, SendOp, SendWork, Sge, Status};
+use crate::transport::{Bind, KeyChange, RecvWork, Registration, SendOp, SendWork, Sge, Status};
 
 const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
 const TAKEN: usize = std::mem::offset_of!(WorkHeader, taken);
@@ -93,6 +97,8 @@ impl WorkRing {
 pub struct SendRing {
     ring: WorkRing,
     qp_type: QpType,
+    /// The guest's kernel owns it, and may register regions.
+    kernel: bool,
     max_sge: usize,
     max_inline_bytes: usize,
 }
@@ -102,6 +108,7 @@ impl SendRing {
     pub fn new(
         what: &str,
         qp_type: QpType,
+        kernel: bool,
         attr: WorkQueueAttr,
         max_inline_bytes: u16,
         memory: &GuestMemory,
@@ -118,7 +125,8 @@ impl SendRing {
             return Err(DriverError::Invalid(format!("{what}: its entries do not fit its stride")));
         }
         let ring = WorkRing::new(what, attr, memory)?;
-        Ok(Self { ring, qp_type, max_sge: max_sge.into(), max_inline_bytes: max_inline_bytes.into() })
+        let (max_sge, max_inline_bytes) = (max_sge.into(), max_inline_bytes.into());
+        Ok(Self { ring, qp_type, kernel, max_sge, max_inline_bytes })
     }
 
     /// Starts again at index 0.
@@ -139,6 +147,9 @@ impl SendRing {
         work.fence = head.flags & SEND_FENCE != 0;
         work.inline = head.flags & SEND_INLINE != 0;
         work.imm = ImmDt(head.imm_or_inv.to_ne_bytes());
+        work.inv = Rkey(head.imm_or_inv);
+        work.srqn = 0;
+        work.key_change = None;
         work.remote_addr = head.remote_addr;
         work.rkey = Rkey(head.rkey);
         work.compare_add = 0;
@@ -163,32 +174,27 @@ impl SendRing {
             return Some(Status::LocQpOpErr);
         }
         if head.flags & SEND_INLINE != 0 {
-            return match (op.is_fetch(), head.num_sge) {
+            return match (op.is_fetch() || op.is_local(), head.num_sge) {
                 (false, 0) if head.inline_bytes as usize <= self.max_inline_bytes => None,
                 (false, 0) => Some(Status::LocLenErr),
                 _ => Some(Status::LocQpOpErr),
             };
         }
-        // The one entry of an atomic needs no allowance.
-        let max_sge = if op.is_atomic() { self.max_sge.max(1) } else { self.max_sge };
+        let max_sge = match op {
+            SendOp::RegMr if !self.kernel => return Some(Status::LocQpOpErr),
+            // The one entry of an atomic needs no allowance.
+            SendOp::CmpSwap | SendOp::FetchAdd => self.max_sge.max(1),
+            SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => 0,
+            _ => self.max_sge,
+        };
         (usize::from(head.num_sge) > max_sge).then_some(Status::LocQpOpErr)
     }
 
     /// Copies what follows a header that has been judged.
     fn read_body(&self, head: &SendHeader, entry: Span<'_>, work: &mut SendWork) -> Option<Status> {
         let mut at = SendHeader::SIZE;
-        if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
-            let mut bytes = [0; DatagramSegment::SIZE];
-            entry.part(at, bytes.len())?.read(&mut bytes);
-            work.datagram = DatagramSegment::read_from_bytes(&bytes).ok()?;
-            at += bytes.len();
-        }
-        if work.op.is_atomic() {
-            let mut bytes = [0; AtomicSegment::SIZE];
-            entry.part(at, bytes.len())?.read(&mut bytes);
-            let segment = AtomicSegment::read_from_bytes(&bytes).ok()?;
-            (work.compare_add, work.swap) = (segment.compare_add, segment.swap);
-            at += bytes.len();
+        if self.read_segments(head, entry, &mut at, work).is_none() {
+            return Some(Status::LocQpOpErr);
         }
         if work.inline {
             let Some(data) = entry.part(at, head.inline_bytes as usize) else {
@@ -199,6 +205,80 @@ impl SendRing {
         }
         read_sges(entry, at, head.num_sge.into(), &mut work.sges)
     }
+
+    /// Copies the segments between header and data, and moves `at` behind them. `None` when one does not fit the entry or makes no sense.
+    fn read_segments(
+        &self,
+        head: &SendHeader,
+        entry: Span<'_>,
+        at: &mut usize,
+        work: &mut SendWork,
+    ) -> Option<()> {
+        if self.qp_type == QpType::XrcIni {
+            let segment: XrcSegment = read_segment(entry, at)?;
+            if segment.srqn >> 24 != 0 || segment.reserved != [0; 3] {
+                return None;
+            }
+            work.srqn = segment.srqn;
+        }
+        if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
+            work.datagram = read_segment(entry, at)?;
+        }
+        match work.op {
+            SendOp::CmpSwap | SendOp::FetchAdd => {
+                let segment: AtomicSegment = read_segment(entry, at)?;
+                (work.compare_add, work.swap) = (segment.compare_add, segment.swap);
+            }
+            SendOp::LocalInv => work.key_change = Some(KeyChange::Invalidate(work.inv)),
+            SendOp::BindMw => {
+                const RIGHTS: u32 =
+                    ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC | ACCESS_ZERO_BASED;
+                let BindSegment { mr_lkey, access, addr, length, reserved } = read_segment(entry, at)?;
+                if reserved != 0 || access & !RIGHTS != 0 {
+                    return None;
+                }
+                let (key, lkey, access) = (Rkey(head.rkey), Lkey(mr_lkey), access_of(access)?);
+                work.key_change = Some(KeyChange::Bind(Bind { key, lkey, access, addr, length }));
+            }
+            SendOp::RegMr => {
+                let RegSegment { iova, length, access, page_shift, list } = read_segment(entry, at)?;
+                let (key, access) = (Rkey(head.rkey), access_of(access)?);
+                let registration = Registration { key, access, iova, length, page_shift, list };
+                work.key_change = Some(KeyChange::Register(registration));
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// Copies a segment at `at`, and moves that behind it.
+fn read_segment<T: FromBytes + IntoBytes>(entry: Span<'_>, at: &mut usize) -> Option<T> {
+    let mut segment = T::new_zeroed();
+    let bytes = segment.as_mut_bytes();
+    let part = entry.part(*at, bytes.len())?;
+    *at += part.read(bytes);
+    Some(segment)
+}
+
+/// Rights by their bits. Optional ones (`IBV_ACCESS_OPTIONAL_RANGE`) mean nothing here; all others must be known.
+fn access_of(bits: u32) -> Option<Access> {
+    const OPTIONAL: u32 = !0 << 20;
+    const KNOWN: u32 = ACCESS_LOCAL_WRITE
+        | ACCESS_REMOTE_WRITE
+        | ACCESS_REMOTE_READ
+        | ACCESS_REMOTE_ATOMIC
+        | ACCESS_MW_BIND
+        | ACCESS_ZERO_BASED;
+    let has = |bit| bits & bit != 0;
+    (bits & !(KNOWN | OPTIONAL) == 0).then(|| Access {
+        local_write: has(ACCESS_LOCAL_WRITE),
+        remote_write: has(ACCESS_REMOTE_WRITE),
+        remote_read: has(ACCESS_REMOTE_READ),
+        remote_atomic: has(ACCESS_REMOTE_ATOMIC),
+        mw_bind: has(ACCESS_MW_BIND),
+        zero_based: has(ACCESS_ZERO_BASED),
+    })
 }
 
 /// A receive queue, of one queue pair or shared.

@@ -1,6 +1,6 @@
 //! What a queue pair needs from the world around it: [`Env`], and the plain values that cross it.
 
-use masq_driver::QpFault;
+use masq_driver::{Access, QpFault, QpType};
 use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
 use vrdma_abi::ring;
@@ -80,6 +80,86 @@ pub trait Env {
     /// Carries out `op` on the aligned eight bytes at `va` of the region `rkey`, for a peer with
     /// [`RemoteAccess::Atomic`], as one CPU atomic, and returns the value before. The bytes are a number in host order.
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
+
+    /// Changes what a key stands for, at this queue pair's request or, as an invalidation, at its peer's: all of it, or nothing.
+    fn change_key(&mut self, _change: &KeyChange) -> Result<(), KeyFault> {
+        Err(KeyFault::Unknown)
+    }
+
+    /// Of an XRC target: from now on receives come from the shared receive queue with this number, and memory is seen as its protection
+    /// domain lets it be seen (IBTA Vol 1 Annex A14). Returns whether the XRC domain has such a queue.
+    fn select_srq(&mut self, _srqn: u32) -> bool {
+        false
+    }
+}
+
+/// A change of what a key stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyChange {
+    /// The key of a window of type 2, or of a region for fast registration, becomes invalid.
+    Invalidate(Rkey),
+    /// A window is bound.
+    Bind(Bind),
+    /// A region for fast registration gets its pages.
+    Register(Registration),
+}
+
+/// The binding of a memory window (IBTA Vol 1 §10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window's key from now on; its upper 24 bits name the window.
+    pub key: Rkey,
+    /// The region.
+    pub lkey: Lkey,
+    /// Rights of peers.
+    pub access: Access,
+    /// Address of the first byte, in the region.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub length: u64,
+}
+
+/// A fast registration (IBTA Vol 1 §11.4.1.1, fast register physical MR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The region's key from now on; its upper 24 bits name the region.
+    pub key: Rkey,
+    /// Its rights.
+    pub access: Access,
+    /// Address of its first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Size of each page as a power of two.
+    pub page_shift: u32,
+    /// Guest-physical address of the list of its pages.
+    pub list: u64,
+}
+
+/// Why a key cannot be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyFault {
+    /// Nothing has this key.
+    #[error("no window or region has this key")]
+    Unknown,
+    /// The window, the region or the queue pair belongs to another protection domain.
+    #[error("the window or region belongs to another protection domain")]
+    ForeignDomain,
+    /// What has the key is none that can be changed so.
+    #[error("the key is that of something that cannot be changed so")]
+    WrongKind,
+    /// The window is bound, or the region registered.
+    #[error("the window or region is valid and must be invalidated before")]
+    InUse,
+    /// The region does not allow such a window, or another queue pair has bound it.
+    #[error("the window or region does not allow it")]
+    NotPermitted,
+    /// The window leaves the region, or there are too many pages.
+    #[error("the range leaves the region, or needs too many pages")]
+    OutOfRange,
+    /// The list of pages is not in guest memory.
+    #[error("the list of pages cannot be read")]
+    Unavailable,
 }
 
 /// A scatter/gather entry.
@@ -178,11 +258,19 @@ pub enum SendOp {
     CmpSwap,
     /// Fetch and add in the peer's memory.
     FetchAdd,
+    /// A message into the peer's next receive, and the end of the validity of a key of the peer's.
+    SendInv,
+    /// The end of the validity of an own key. Nothing is sent.
+    LocalInv,
+    /// A window is bound. Nothing is sent.
+    BindMw,
+    /// A region is registered. Nothing is sent.
+    RegMr,
 }
 
 impl SendOp {
-    /// All operations.
-    pub const ALL: [SendOp; 7] = [
+    /// The operations that send and need no key that can be invalidated.
+    pub const MESSAGES: [SendOp; 7] = [
         SendOp::Send,
         SendOp::SendImm,
         SendOp::Write,
@@ -190,6 +278,21 @@ impl SendOp {
         SendOp::Read,
         SendOp::CmpSwap,
         SendOp::FetchAdd,
+    ];
+
+    /// All operations.
+    pub const ALL: [SendOp; 11] = [
+        SendOp::Send,
+        SendOp::SendImm,
+        SendOp::Write,
+        SendOp::WriteImm,
+        SendOp::Read,
+        SendOp::CmpSwap,
+        SendOp::FetchAdd,
+        SendOp::SendInv,
+        SendOp::LocalInv,
+        SendOp::BindMw,
+        SendOp::RegMr,
     ];
 
     /// The operation of a ring entry with this opcode, or `None` when this version has none.
@@ -202,6 +305,10 @@ impl SendOp {
             ring::SEND_OP_RDMA_READ => SendOp::Read,
             ring::SEND_OP_CMP_SWAP => SendOp::CmpSwap,
             ring::SEND_OP_FETCH_ADD => SendOp::FetchAdd,
+            ring::SEND_OP_SEND_INV => SendOp::SendInv,
+            ring::SEND_OP_LOCAL_INV => SendOp::LocalInv,
+            ring::SEND_OP_BIND_MW => SendOp::BindMw,
+            ring::SEND_OP_REG_MR => SendOp::RegMr,
             _ => return None,
         })
     }
@@ -216,6 +323,21 @@ impl SendOp {
         matches!(self, SendOp::Read | SendOp::CmpSwap | SendOp::FetchAdd)
     }
 
+    /// Whether the operation changes a key on this side, and nothing is sent.
+    pub const fn is_local(self) -> bool {
+        matches!(self, SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr)
+    }
+
+    /// Whether a queue pair of this type has the operation (IBTA Vol 1 §11.4.1.1).
+    pub const fn is_of(self, qp_type: QpType) -> bool {
+        match qp_type {
+            QpType::Rc | QpType::XrcIni => true,
+            QpType::Uc => !self.is_fetch() && !matches!(self, SendOp::SendInv),
+            QpType::Ud | QpType::Gsi => matches!(self, SendOp::Send | SendOp::SendImm),
+            QpType::XrcTgt => false,
+        }
+    }
+
     /// Whether the message brings immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, SendOp::SendImm | SendOp::WriteImm)
@@ -224,11 +346,14 @@ impl SendOp {
     /// The opcode in the completion.
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
-            SendOp::Send | SendOp::SendImm => WcOpcode::Send,
+            SendOp::Send | SendOp::SendImm | SendOp::SendInv => WcOpcode::Send,
             SendOp::Write | SendOp::WriteImm => WcOpcode::RdmaWrite,
             SendOp::Read => WcOpcode::RdmaRead,
             SendOp::CmpSwap => WcOpcode::CompSwap,
             SendOp::FetchAdd => WcOpcode::FetchAdd,
+            SendOp::LocalInv => WcOpcode::LocalInv,
+            SendOp::BindMw => WcOpcode::BindMw,
+            SendOp::RegMr => WcOpcode::RegMr,
         }
     }
 }
@@ -253,6 +378,12 @@ pub struct SendWork {
     pub fence: bool,
     /// Immediate data.
     pub imm: ImmDt,
+    /// The peer's key that is to become invalid.
+    pub inv: Rkey,
+    /// Of an XRC initiator: the number of the peer's shared receive queue.
+    pub srqn: u32,
+    /// What an operation that [is local](SendOp::is_local) does.
+    pub key_change: Option<KeyChange>,
     /// The peer's address.
     pub remote_addr: u64,
     /// The peer's key.
@@ -282,6 +413,9 @@ impl Default for SendWork {
             solicited: false,
             fence: false,
             imm: ImmDt([0; 4]),
+            inv: Rkey(0),
+            srqn: 0,
+            key_change: None,
             remote_addr: 0,
             rkey: Rkey(0),
             compare_add: 0,
@@ -349,6 +483,8 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data, with a receive that got some.
     pub imm: Option<ImmDt>,
+    /// The key that the peer has invalidated with a message.
+    pub inv: Option<Rkey>,
     /// The received message was solicited. (That a failed completion counts as solicited is the ring's affair.)
     pub solicited: bool,
     /// Why it failed, more precisely than `status`.
@@ -377,8 +513,8 @@ macro_rules! abi_enum {
 }
 
 abi_enum! {
-    /// How a request went: all values of enum ibv_wc_status that a reliable connection gives
-    /// (IBTA Vol 1 §11.6.2). The others belong to memory windows, datagrams and shared contexts.
+    /// How a request went: all values of enum ibv_wc_status that occur (IBTA Vol 1 §11.6.2). The others belong to
+    /// reliable datagrams.
     Status {
         /// Done.
         Success = WC_SUCCESS,
@@ -390,6 +526,8 @@ abi_enum! {
         LocProtErr = WC_LOC_PROT_ERR,
         /// The queue pair is in error; the request was not carried out, or it is unknown whether it was.
         WrFlushErr = WC_WR_FLUSH_ERR,
+        /// A window cannot be bound, a region registered, or a key invalidated: the standard's memory management operation error.
+        MwBindErr = WC_MW_BIND_ERR,
         /// The peer's answer makes no sense.
         BadRespErr = WC_BAD_RESP_ERR,
         /// A receive's memory could not be written by data that an RDMA WRITE or a SEND brought.
@@ -408,7 +546,7 @@ abi_enum! {
 }
 
 abi_enum! {
-    /// What a completed request did: those values of enum ibv_wc_opcode that a reliable connection has.
+    /// What a completed request did: values of enum ibv_wc_opcode.
     WcOpcode {
         /// SEND.
         Send = WC_SEND,
@@ -420,6 +558,12 @@ abi_enum! {
         CompSwap = WC_COMP_SWAP,
         /// Fetch and add.
         FetchAdd = WC_FETCH_ADD,
+        /// Binding of a memory window.
+        BindMw = WC_BIND_MW,
+        /// Local invalidate.
+        LocalInv = WC_LOCAL_INV,
+        /// Fast registration.
+        RegMr = WC_REG_MR,
         /// A received SEND.
         Recv = WC_RECV,
         /// A received RDMA WRITE with immediate data.
@@ -491,6 +635,41 @@ pub enum Cause {
     /// Another request failed, or the queue pair was moved to ERR.
     #[error("flushed")]
     Flushed = 64,
+    /// Nothing has the key that was to be bound, registered or invalidated, or bound to.
+    #[error("no window or region has this key")]
+    KeyUnknown = 80,
+    /// A window or region belongs to another protection domain.
+    #[error("the window or region belongs to another protection domain")]
+    KeyForeignDomain = 81,
+    /// The key is that of something that cannot be changed so.
+    #[error("the key is that of something that cannot be changed so")]
+    KeyWrongKind = 82,
+    /// The window is bound, or the region registered.
+    #[error("the window or region is valid and must be invalidated before")]
+    KeyInUse = 83,
+    /// The region does not allow such a window, or another queue pair has bound it.
+    #[error("the window or region does not allow it")]
+    KeyNotPermitted = 84,
+    /// The window leaves the region, or there are too many pages.
+    #[error("the range leaves the region, or needs too many pages")]
+    KeyOutOfRange = 85,
+    /// The list of pages is not in guest memory.
+    #[error("the list of pages cannot be read")]
+    KeyUnavailable = 86,
+}
+
+impl From<KeyFault> for Cause {
+    fn from(fault: KeyFault) -> Self {
+        match fault {
+            KeyFault::Unknown => Cause::KeyUnknown,
+            KeyFault::ForeignDomain => Cause::KeyForeignDomain,
+            KeyFault::WrongKind => Cause::KeyWrongKind,
+            KeyFault::InUse => Cause::KeyInUse,
+            KeyFault::NotPermitted => Cause::KeyNotPermitted,
+            KeyFault::OutOfRange => Cause::KeyOutOfRange,
+            KeyFault::Unavailable => Cause::KeyUnavailable,
+        }
+    }
 }
 
 impl From<MemoryFault> for Cause {
@@ -530,8 +709,8 @@ mod tests {
     #[test]
     fn operations_have_their_abi_numbers() {
         let numbers = SendOp::ALL.map(|op| (0..=255).find(|&n| SendOp::from_abi(n) == Some(op)));
-        assert_eq!(numbers, [2, 3, 0, 1, 4, 5, 6].map(Some));
-        assert_eq!(SendOp::from_abi(ring::SEND_OP_LOCAL_INV), None);
+        assert_eq!(numbers, [2, 3, 0, 1, 4, 5, 6, 9, 7, 8, 0x20].map(Some));
+        assert_eq!(SendOp::from_abi(ring::SEND_OP_WAIT), None);
         assert_eq!(Status::RetryExcErr.to_abi(), 12);
         assert_eq!(WcOpcode::RecvRdmaWithImm.to_abi(), 129);
     }

@@ -74,9 +74,10 @@ impl Inflight {
         self.una != self.high || self.front().is_some_and(|r| r.first != self.una)
     }
 
-    /// Whether the last request is one that fails, so that none behind it is ever sent.
-    pub(super) fn ends_in_failure(&self) -> bool {
-        self.requests.back().is_some_and(|r| r.failure.is_some())
+    /// Whether nothing can be held behind the last request: it fails, so that none behind it is ever sent, or is still to be carried out
+    /// here, and what is behind it may use the key that it changes.
+    pub(super) fn is_closed(&self) -> bool {
+        self.requests.back().is_some_and(|r| r.failure.is_some() || r.is_to_be_carried_out())
     }
 
     pub(super) fn front(&self) -> Option<&Request> {
@@ -121,7 +122,7 @@ impl Inflight {
 
     /// Gives a request its PSNs.
     pub(super) fn push(&mut self, work: SendWork, packets: u32, len: u32, failure: Option<Failure>) {
-        self.requests.push_back(Request { work, first: self.end, packets, len, failure });
+        self.requests.push_back(Request { work, first: self.end, packets, len, failure, carried_out: false });
         self.end = self.end.plus(packets);
     }
 
@@ -141,6 +142,22 @@ impl Inflight {
         }
         self.next = self.next.plus(packets);
         if self.current().is_some_and(|(r, at)| at >= r.packets) {
+            self.cursor += 1;
+            self.pass_carried_out();
+        }
+    }
+
+    /// The request at `next` has been carried out here.
+    pub(super) fn carried_out(&mut self) {
+        if let Some(request) = self.requests.get_mut(self.cursor) {
+            request.carried_out = true;
+        }
+        self.pass_carried_out();
+    }
+
+    /// When something is repeated, what was carried out in between is not.
+    fn pass_carried_out(&mut self) {
+        while self.requests.get(self.cursor).is_some_and(|r| r.carried_out) {
             self.cursor += 1;
         }
     }

@@ -2,8 +2,9 @@
 
 use core::time::Duration;
 
-use masq_driver::{QpFault, QpState};
+use masq_driver::{QpFault, QpState, QpType};
 use masq_types::Mtu;
+use masq_wire::Opcode;
 
 use super::QpConfig;
 use super::attributes::Attributes;
@@ -19,6 +20,16 @@ pub(super) struct Link<'a> {
 impl Link<'_> {
     pub(super) fn mtu(&self) -> Mtu {
         self.attributes.path_mtu
+    }
+
+    /// Whether the peer answers.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.config.qp_type != QpType::Uc
+    }
+
+    /// This transport's opcode for one of RC.
+    pub(super) fn opcode(&self, of_rc: Opcode) -> Opcode {
+        of_rc.over(self.config.transport())
     }
 
     pub(super) fn ack_timeout(&self) -> Option<Duration> {

@@ -1,7 +1,7 @@
-//! The RC transport, without IO: packets, work and time in; packets, completions and deadlines out.
+//! The connected transports, without IO: packets, work and time in; packets, completions and deadlines out.
 //!
-//! [`QpCore`] is one queue pair (IBTA Vol 1 §9.7). Memory, rings and completion queues come
-//! through [`Env`]; the tests bring a model of them, the engine the guest's.
+//! [`QpCore`] is one queue pair: reliable connected (IBTA Vol 1 §9.7), an end of an extended reliable connection (Annex A14), or unreliable connected
+//! (§9.8.3). Memory, rings and completion queues come through [`Env`]; the tests bring a model of them, the engine the guest's.
 //!
 //! ```text
 //!                  ┌─────────────────────────── QpCore: state, attributes ──────────────────────────┐
@@ -23,6 +23,10 @@
 //! - A responder promises no credits (31): a message without a receive gets an RNR NAK.
 //! - Access that the queue pair does not allow at all is an invalid request, as an unsupported function is; access that
 //!   a region does not allow is a remote access error.
+//! - Requests that change keys and send nothing are carried out when all before them have been sent, not when those are acknowledged; a fence
+//!   makes them wait for READs and atomics. What comes behind them is looked at only then, since it may use the key.
+//! - Of an unreliable connection, what the responder cannot carry out is dropped in silence, and with it the rest of its message; the receive that
+//!   it had begun to fill takes the next message.
 //! - A READ response at the wrong place is taken for a sign of loss, one of the wrong length for a bad response.
 
 mod attributes;
@@ -52,10 +56,10 @@ use responder::{Responder, flush_recv};
 pub use attributes::Attributes;
 pub use counters::Counters;
 pub use env::{
-    AtomicOp, Cause, Completion, Env, LocalAccess, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
-    SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
+    AtomicOp, Bind, Cause, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
+    Registration, RemoteAccess, RemoteRange, SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
 };
-pub use request::{Failure, judge_send};
+pub use request::{Failure, change_key, judge_send};
 pub use time::Time;
 
 /// What does not change in the life of a queue pair.
@@ -82,6 +86,18 @@ pub struct QpConfig {
     pub max_msg_bytes: u32,
     /// The local ACK timeout is never shorter, so that a peer that was not scheduled for a moment is not taken for dead.
     pub min_ack_timeout: Duration,
+}
+
+impl QpConfig {
+    /// The transport of its packets.
+    pub const fn transport(&self) -> Transport {
+        match self.qp_type {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud | QpType::Gsi => Transport::Ud,
+            QpType::XrcIni | QpType::XrcTgt => Transport::Xrc,
+        }
+    }
 }
 
 impl Default for QpConfig {
@@ -267,25 +283,30 @@ impl QpCore {
         let (link, requester, counters) = self.requester_parts();
         let outcome = requester.fetch(&link, env, counters);
         self.settle(now, env, outcome);
-        self.flushing
+        self.wants_work()
     }
 
-    /// Whether [`QpCore::handle_work`] should be called again soon, because there is more to flush.
+    /// Whether [`QpCore::handle_work`] should be called again soon, because there is more to flush or to carry out here.
     pub fn wants_work(&self) -> bool {
-        self.flushing
+        self.flushing || self.requester.wants_work()
     }
 
     /// A packet from the connected peer to this queue pair.
     pub fn handle_packet<E: Env>(&mut self, now: Time, env: &mut E, packet: &Parsed<'_>) {
         let kind = packet.info.kind;
-        let requests = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let responder = self.config.qp_type != QpType::XrcIni;
+        let requests = responder && matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let responses = matches!(self.state, QpState::Rts | QpState::Sqd);
-        let outcome = if packet.info.transport != Transport::Rc {
+        let outcome = if packet.info.transport != self.config.transport() {
             self.counters.rx_dropped += 1;
             return;
         } else if kind.is_request() && requests {
             let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
-            self.responder.handle_request(&link, env, &mut self.counters, packet)
+            if link.is_reliable() {
+                self.responder.handle_request(&link, env, &mut self.counters, packet)
+            } else {
+                self.responder.handle_unreliable(&link, env, &mut self.counters, packet)
+            }
         } else if kind.is_response() && responses {
             let (link, requester, counters) = self.requester_parts();
             requester.handle_response(&link, now, env, counters, packet)

@@ -1,9 +1,10 @@
 //! One send request on its way: what it looks like in packets.
 
 use masq_types::{Mtu, Psn, WireQpn};
-use masq_wire::{AtomicEthRepr, Extension, Opcode, PacketRepr, Position, RethRepr};
+use masq_wire::{AtomicEthRepr, Extension, Ieth, Opcode, PacketRepr, Position, RethRepr, Transport, XrcEth};
 
 use super::env::{Cause, Env, LocalAccess, MemoryFault, SendOp, SendWork, Status};
+use super::{Attributes, QpConfig};
 
 /// Why a request cannot be carried out, or was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +32,19 @@ impl Failure {
 pub fn judge_send<E: Env>(
     env: &mut E,
     work: &SendWork,
-    max_rd_atomic: u8,
-    max_msg_bytes: u32,
+    attributes: &Attributes,
+    config: &QpConfig,
 ) -> Result<u32, Failure> {
     if let Some(status) = work.defect {
         return Err(Failure::new(status, Cause::MalformedWork));
     }
-    if work.op.is_fetch() && max_rd_atomic == 0 {
+    if !work.op.is_of(config.qp_type) {
+        return Err(Failure::new(Status::LocQpOpErr, Cause::MalformedWork));
+    }
+    if work.op.is_local() {
+        return Ok(0);
+    }
+    if work.op.is_fetch() && attributes.max_rd_atomic == 0 {
         return Err(Failure::new(Status::LocQpOpErr, Cause::NoInitiatorDepth));
     }
     if work.op.is_fetch() && work.inline {
@@ -48,12 +55,20 @@ pub fn judge_send<E: Env>(
         return Err(Failure::new(Status::LocLenErr, Cause::AtomicLength));
     }
     let len = if work.op.is_atomic() { ATOMIC_BYTES as u64 } else { len };
-    if len > u64::from(max_msg_bytes) {
+    if len > u64::from(config.max_msg_bytes) {
         return Err(Failure::new(Status::LocLenErr, Cause::MessageTooLong));
     }
     let access = if work.op.is_fetch() { LocalAccess::Write } else { LocalAccess::Read };
     env.check_local(&work.sges, access).map_err(Failure::local_protection)?;
     Ok(len as u32)
+}
+
+/// Carries out a request that [is local](SendOp::is_local).
+pub fn change_key<E: Env>(env: &mut E, work: &SendWork) -> Result<(), Failure> {
+    let Some(change) = &work.key_change else {
+        return Err(Failure::new(Status::LocQpOpErr, Cause::MalformedWork));
+    };
+    env.change_key(change).map_err(|fault| Failure::new(Status::MwBindErr, fault.into()))
 }
 
 /// Bytes that an atomic works on.
@@ -70,12 +85,14 @@ pub(super) struct Request {
     pub(super) work: SendWork,
     /// Its first PSN.
     pub(super) first: Psn,
-    /// How many PSNs it takes; none if it failed before it got any.
+    /// How many PSNs it takes; none if it failed before it got any, or sends nothing.
     pub(super) packets: u32,
     /// Bytes of its message.
     pub(super) len: u32,
     /// It fails when all before it are done.
     pub(super) failure: Option<Failure>,
+    /// It sends nothing, and has been carried out.
+    pub(super) carried_out: bool,
 }
 
 /// One packet of a request: `index` is its place, counted in PSNs from the request's first.
@@ -96,6 +113,11 @@ pub(super) struct Piece {
 }
 
 impl Request {
+    /// Whether it sends nothing, and has not been carried out.
+    pub(super) fn is_to_be_carried_out(&self) -> bool {
+        self.work.op.is_local() && !self.carried_out && self.failure.is_none()
+    }
+
     /// The PSN after its last.
     pub(super) fn end(&self) -> Psn {
         self.first.plus(self.packets)
@@ -128,7 +150,13 @@ impl Request {
     }
 
     /// The headers of `piece`, AckReq and pad aside.
-    pub(super) fn headers(&self, piece: &Piece, mtu: Mtu, remote: WireQpn) -> PacketRepr {
+    pub(super) fn headers(
+        &self,
+        piece: &Piece,
+        mtu: Mtu,
+        transport: Transport,
+        remote: WireQpn,
+    ) -> PacketRepr {
         let work = &self.work;
         let position = Position::of(piece.begins, piece.ends);
         let reth = |va: u64, dma_len| RethRepr { va, rkey: work.rkey, dma_len };
@@ -140,14 +168,21 @@ impl Request {
         };
         let plain = Extension::None;
         let imm = Extension::Imm(work.imm);
+        let inv = Extension::Ieth(Ieth(work.inv));
         let whole = reth(work.remote_addr, self.len);
         let (opcode, ext) = match (work.op, position) {
-            (SendOp::Send | SendOp::SendImm, Position::First) => (Opcode::RC_SEND_FIRST, plain),
-            (SendOp::Send | SendOp::SendImm, Position::Middle) => (Opcode::RC_SEND_MIDDLE, plain),
+            (SendOp::Send | SendOp::SendImm | SendOp::SendInv, Position::First) => {
+                (Opcode::RC_SEND_FIRST, plain)
+            }
+            (SendOp::Send | SendOp::SendImm | SendOp::SendInv, Position::Middle) => {
+                (Opcode::RC_SEND_MIDDLE, plain)
+            }
             (SendOp::Send, Position::Last) => (Opcode::RC_SEND_LAST, plain),
             (SendOp::Send, Position::Only) => (Opcode::RC_SEND_ONLY, plain),
             (SendOp::SendImm, Position::Last) => (Opcode::RC_SEND_LAST_IMM, imm),
             (SendOp::SendImm, Position::Only) => (Opcode::RC_SEND_ONLY_IMM, imm),
+            (SendOp::SendInv, Position::Last) => (Opcode::RC_SEND_LAST_INV, inv),
+            (SendOp::SendInv, Position::Only) => (Opcode::RC_SEND_ONLY_INV, inv),
             (SendOp::Write | SendOp::WriteImm, Position::First) => {
                 (Opcode::RC_WRITE_FIRST, Extension::Reth(whole))
             }
@@ -166,9 +201,14 @@ impl Request {
             (SendOp::CmpSwap, _) => {
                 (Opcode::RC_CMP_SWAP, Extension::Atomic(atomic(work.swap, work.compare_add)))
             }
-            (SendOp::FetchAdd, _) => (Opcode::RC_FETCH_ADD, Extension::Atomic(atomic(work.compare_add, 0))),
+            // What is local is never cut into packets.
+            (SendOp::FetchAdd | SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr, _) => {
+                (Opcode::RC_FETCH_ADD, Extension::Atomic(atomic(work.compare_add, 0)))
+            }
         };
-        let mut repr = PacketRepr::new(opcode, remote, self.first.plus(piece.index), ext);
+        let psn = self.first.plus(piece.index);
+        let mut repr = PacketRepr::new(opcode.over(transport), remote, psn, ext);
+        repr.xrc = (transport == Transport::Xrc).then(|| XrcEth::new(work.srqn));
         let solicits = !matches!(work.op, SendOp::Write) && !work.op.is_fetch();
         repr.bth.solicited = work.solicited && solicits && piece.ends;
         repr
@@ -194,7 +234,8 @@ mod tests {
             solicited: true,
             ..SendWork::default()
         };
-        Request { work, first: Psn::new(0xff_ffff), packets: packets_of(len, mtu), len, failure: None }
+        let packets = packets_of(len, mtu);
+        Request { work, first: Psn::new(0xff_ffff), packets, len, failure: None, carried_out: false }
     }
 
     fn headers(r: &Request, mtu: Mtu, read_packets: u32) -> Vec<(PacketRepr, usize)> {
@@ -202,7 +243,7 @@ mod tests {
         let mut all = Vec::new();
         while index < r.packets {
             let piece = r.piece(index, mtu, read_packets);
-            all.push((r.headers(&piece, mtu, WireQpn::from_wire(3)), piece.payload));
+            all.push((r.headers(&piece, mtu, Transport::Rc, WireQpn::from_wire(3)), piece.payload));
             index += piece.packets;
         }
         all
@@ -212,7 +253,7 @@ mod tests {
     #[test]
     fn segmentation() {
         let mtu = Mtu::B256;
-        for op in [SendOp::Send, SendOp::SendImm, SendOp::Write, SendOp::WriteImm] {
+        for op in [SendOp::Send, SendOp::SendImm, SendOp::SendInv, SendOp::Write, SendOp::WriteImm] {
             for len in [0, 1, 255, 256, 257, 512, 513, 1024] {
                 let r = request(op, len, mtu);
                 let packets = headers(&r, mtu, 64);
@@ -223,6 +264,7 @@ mod tests {
                     assert_eq!(info.position, Position::of(i == 0, ends));
                     assert_eq!(info.layout, repr.ext.layout());
                     assert_eq!(info.tail() == Tail::Immediate, ends && op.has_imm());
+                    assert_eq!(info.tail() == Tail::Invalidate, ends && op == SendOp::SendInv);
                     assert_eq!(repr.bth.psn, Psn::new(0xff_ffff).plus(i as u32));
                     assert_eq!(repr.bth.solicited, ends && op != SendOp::Write);
                     assert!(ends || *payload == 256);
@@ -240,7 +282,8 @@ mod tests {
             let mut all = Vec::new();
             while index < r.packets {
                 let piece = r.piece(index, mtu, 4);
-                let reth = *r.headers(&piece, mtu, WireQpn::from_wire(3)).ext.reth().unwrap();
+                let repr = r.headers(&piece, mtu, Transport::Rc, WireQpn::from_wire(3));
+                let reth = *repr.ext.reth().unwrap();
                 all.push((reth.va - 0x1000, reth.dma_len));
                 index += piece.packets;
             }
@@ -251,6 +294,30 @@ mod tests {
         assert_eq!(ranges(5), [(1280, 1)]);
         assert_eq!([2, 3, 4, 5].map(|i| r.ends_read_piece(i, 4)), [false, true, false, true]);
         assert_eq!(headers(&request(SendOp::Read, 0, mtu), mtu, 4).len(), 1);
+    }
+
+    /// Packets of other transports are those of RC under other opcodes, with the XRCETH of XRC.
+    #[test]
+    fn transports_differ_in_opcodes() {
+        let mtu = Mtu::B256;
+        for op in [SendOp::Send, SendOp::SendImm, SendOp::Write, SendOp::WriteImm] {
+            for len in [0, 256, 600] {
+                let mut r = request(op, len, mtu);
+                r.work.srqn = 0x12_3456;
+                for index in 0..r.packets {
+                    let piece = r.piece(index, mtu, 64);
+                    let of = |transport| r.headers(&piece, mtu, transport, WireQpn::from_wire(3));
+                    let [rc, uc, xrc] = [Transport::Rc, Transport::Uc, Transport::Xrc].map(of);
+                    assert_eq!(uc.bth.opcode, rc.bth.opcode.over(Transport::Uc));
+                    assert_eq!((uc.xrc, uc.ext, xrc.ext), (None, rc.ext, rc.ext));
+                    assert_eq!(xrc.xrc.map(XrcEth::srq), Some(0x12_3456));
+                    let mut buffer = [0; masq_wire::MAX_HEADER_BYTES];
+                    for repr in [rc, uc, xrc] {
+                        repr.emit_headers(&mut buffer).unwrap();
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::counters::Counters;
 use super::env::{Cause, Completion, Env, MemoryFault, SendOp, SendWork, Status, WorkQueue};
 use super::inflight::Inflight;
 use super::link::{Broken, Link};
-use super::request::{Failure, Piece, judge_send, packets_of};
+use super::request::{Failure, Piece, Request, change_key, judge_send, packets_of};
 use super::retry::{Exhausted, Retry};
 use super::time::Time;
 
@@ -27,7 +27,12 @@ pub(super) struct Requester {
     asked: Psn,
     /// The ring may hold requests that have not been fetched.
     ring_has_work: bool,
+    /// There is more to carry out here than one call does.
+    has_more: bool,
 }
+
+/// Requests that send nothing and that one call carries out at most.
+const CARRY_OUT_BUDGET: usize = 64;
 
 impl Requester {
     pub(super) fn start(&mut self, link: &Link<'_>, psn: Psn) {
@@ -57,43 +62,92 @@ impl Requester {
         self.retry.deadline()
     }
 
+    /// Whether [`Requester::fetch`] stopped although it could go on.
+    pub(super) fn wants_work(&self) -> bool {
+        self.has_more
+    }
+
     pub(super) fn work_posted(&mut self) {
         self.ring_has_work = true;
     }
 
     /// Takes requests out of the ring and gives them their PSNs, until a window's worth of them is held, or one that
-    /// fails when its turn comes: such a one takes no PSN, and a guest could post them without end.
+    /// fails when its turn comes: such a one takes no PSN, and a guest could post them without end. Carries out
+    /// those that send nothing when all before them have been sent.
     pub(super) fn fetch<E: Env>(
         &mut self,
         link: &Link<'_>,
         env: &mut E,
         counters: &mut Counters,
     ) -> Result<(), Broken> {
-        let (window, most) = (link.config.window_packets, link.config.max_requests as usize);
-        let wanted = |q: &Inflight| q.held() < window && q.len() < most && !q.ends_in_failure();
-        while link.state == QpState::Rts && self.ring_has_work && wanted(&self.inflight) {
-            // Who holds something will be here again when that is done.
-            if self.inflight.len() > 0 && !self.inflight.has_spare() && !env.may_hold(self.inflight.buffers())
-            {
-                break;
-            }
-            let mut work = self.inflight.spare();
-            if !env.next_send(&mut work) {
-                self.inflight.recycle(work);
-                self.inflight.rest();
-                self.ring_has_work = false;
-                break;
-            }
-            match judge_send(env, &work, link.attributes.max_rd_atomic, link.config.max_msg_bytes) {
-                Ok(len) => {
-                    let packets = packets_of(len, link.mtu());
-                    self.inflight.push(work, packets, len, None);
+        self.has_more = false;
+        if link.state == QpState::Rts {
+            let mut budget = CARRY_OUT_BUDGET;
+            loop {
+                if self.is_to_carry_out() {
+                    if budget == 0 {
+                        self.has_more = true;
+                        break;
+                    }
+                    budget -= 1;
+                    self.carry_out(link, env, counters)?;
+                } else if !self.fetch_one(link, env) {
+                    break;
                 }
-                // It takes no PSN and lets nothing behind it pass.
-                Err(failure) => self.inflight.push(work, 0, 0, Some(failure)),
             }
         }
         self.judge_front(env, counters)
+    }
+
+    /// Takes a request out of the ring; `false` when there is none, or no room for it.
+    fn fetch_one<E: Env>(&mut self, link: &Link<'_>, env: &mut E) -> bool {
+        let (window, most) = (link.config.window_packets, link.config.max_requests as usize);
+        let q = &self.inflight;
+        let has_room = q.held() < window && q.len() < most && !q.is_closed();
+        // Who holds something will be here again when that is done.
+        let may_hold = q.len() == 0 || q.has_spare() || env.may_hold(q.buffers());
+        if !(self.ring_has_work && has_room && may_hold) {
+            return false;
+        }
+        let mut work = self.inflight.spare();
+        if !env.next_send(&mut work) {
+            self.inflight.recycle(work);
+            self.inflight.rest();
+            self.ring_has_work = false;
+            return false;
+        }
+        match judge_send(env, &work, link.attributes, link.config) {
+            Ok(_) if work.op.is_local() => self.inflight.push(work, 0, 0, None),
+            Ok(len) => {
+                let packets = packets_of(len, link.mtu());
+                self.inflight.push(work, packets, len, None);
+            }
+            // It takes no PSN and lets nothing behind it pass.
+            Err(failure) => self.inflight.push(work, 0, 0, Some(failure)),
+        }
+        true
+    }
+
+    /// Whether the request whose turn it is sends nothing and can be carried out.
+    fn is_to_carry_out(&self) -> bool {
+        let current = self.inflight.current().map(|(r, _)| r).filter(|r| r.is_to_be_carried_out());
+        current.is_some_and(|r| !r.work.fence || self.fetches == 0)
+    }
+
+    fn carry_out<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+    ) -> Result<(), Broken> {
+        let Some(request) = self.inflight.current_mut() else { return Ok(()) };
+        if let Err(failure) = change_key(env, &request.work) {
+            request.failure = Some(failure);
+            return self.judge_front(env, counters);
+        }
+        self.inflight.carried_out();
+        self.complete_carried_out(link, env);
+        Ok(())
     }
 
     /// Appends what may be sent now.
@@ -124,7 +178,13 @@ impl Requester {
             counters.sent_pkts += 1;
             counters.retransmitted_pkts += u64::from(self.inflight.next() != self.inflight.high());
             self.inflight.advance(piece.packets);
-            if asks {
+            if !link.is_reliable() {
+                // Nobody acknowledges it: what is sent is done.
+                self.inflight.acknowledge(self.inflight.next());
+                if piece.ends {
+                    self.complete_front(link, env, counters);
+                }
+            } else if asks {
                 self.asked = self.inflight.next();
                 self.retry.sent(now, link.ack_timeout());
             }
@@ -136,7 +196,7 @@ impl Requester {
     fn plan(&self, link: &Link<'_>) -> Option<(Piece, PacketRepr)> {
         let (config, mtu) = (link.config, link.mtu());
         let (request, index) = self.inflight.current()?;
-        if request.failure.is_some() {
+        if request.failure.is_some() || request.is_to_be_carried_out() {
             return None;
         }
         let work = &request.work;
@@ -153,10 +213,10 @@ impl Requester {
         if before > 0 && after > config.window_packets {
             return None;
         }
-        let mut repr = request.headers(&piece, mtu, link.attributes.remote_qpn);
+        let mut repr = request.headers(&piece, mtu, config.transport(), link.attributes.remote_qpn);
         // The packet that fills the window must ask: nothing comes after it that could.
-        repr.bth.ack_req =
-            piece.ends || (index + 1) % config.ack_every == 0 || after >= config.window_packets;
+        repr.bth.ack_req = link.is_reliable()
+            && (piece.ends || (index + 1) % config.ack_every == 0 || after >= config.window_packets);
         Some((piece, repr))
     }
 
@@ -406,6 +466,19 @@ impl Requester {
             SendOp::Read => counters.rcvd_msgs += 1,
             _ => counters.sent_msgs += 1,
         }
+        self.succeed(link, env, request);
+        self.complete_carried_out(link, env);
+    }
+
+    /// Completes requests that send nothing, as far as all before them are done.
+    fn complete_carried_out<E: Env>(&mut self, link: &Link<'_>, env: &mut E) {
+        while self.inflight.front().is_some_and(|r| r.carried_out) {
+            let Some(request) = self.inflight.pop() else { return };
+            self.succeed(link, env, request);
+        }
+    }
+
+    fn succeed<E: Env>(&mut self, link: &Link<'_>, env: &mut E, request: Request) {
         if request.work.signalled || link.config.signal_all {
             env.complete(&completion(&request.work, request.len, Status::Success, Cause::None));
         }
@@ -438,6 +511,7 @@ impl Requester {
         self.inflight.rest();
         self.retry = Retry::default();
         self.fetches = 0;
+        self.has_more = false;
     }
 }
 
@@ -458,6 +532,7 @@ fn completion(work: &SendWork, byte_len: u32, status: Status, cause: Cause) -> C
         opcode: work.op.wc_opcode(),
         byte_len,
         imm: None,
+        inv: None,
         solicited: false,
         cause,
     }

@@ -25,8 +25,8 @@ pub(super) struct Resource {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
-    /// The data is read when it is sent.
-    Read { rkey: Rkey, va: u64, len: u32 },
+    /// The data is read when it is sent; by an XRC target, as the shared receive queue `srqn` sees memory.
+    Read { rkey: Rkey, va: u64, len: u32, srqn: u32 },
     /// The value before the atomic.
     Atomic { original: u64 },
 }
@@ -55,7 +55,7 @@ pub(super) struct Response {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
-    Data { rkey: Rkey, va: u64, len: u32 },
+    Data { rkey: Rkey, va: u64, len: u32, srqn: u32 },
     Value(u64),
 }
 
@@ -108,7 +108,7 @@ impl Resources {
     /// Answers a repeated READ again, from memory. Returns whether it belongs to one that is kept.
     pub(super) fn repeat_read(&mut self, psn: Psn, reth: &RethRepr, mtu: Mtu) -> bool {
         let Some(resource) = self.find(psn) else { return false };
-        let Served::Read { rkey, va, len } = resource.served else { return false };
+        let Served::Read { rkey, va, len, .. } = resource.served else { return false };
         let begin = psn.since(resource.first);
         let offset = begin * mtu.bytes();
         let within = offset.checked_add(reth.dma_len).filter(|&end| end <= len);
@@ -140,10 +140,10 @@ impl Resources {
         let (resource, sending) = self.ring.iter().find_map(|r| r.sending.map(|s| (r, s)))?;
         let body = match resource.served {
             Served::Atomic { original } => Body::Value(original),
-            Served::Read { rkey, va, .. } => {
+            Served::Read { rkey, va, srqn, .. } => {
                 let offset = sending.next * mtu.bytes();
                 let len = sending.end_offset.saturating_sub(offset).min(mtu.bytes());
-                Body::Data { rkey, va: va.wrapping_add(offset.into()), len }
+                Body::Data { rkey, va: va.wrapping_add(offset.into()), len, srqn }
             }
         };
         Some(Response {
@@ -187,7 +187,7 @@ mod tests {
     const MTU: Mtu = Mtu::B256;
 
     fn read(va: u64, len: u32) -> Served {
-        Served::Read { rkey: Rkey(1), va, len }
+        Served::Read { rkey: Rkey(1), va, len, srqn: 0 }
     }
 
     fn drain(r: &mut Resources) -> Vec<(u32, bool, bool)> {

@@ -1,17 +1,19 @@
 //! The responder: carries out what the peer asks for, once and in order, and answers (IBTA Vol 1 §9.7.4, §9.7.5, §9.9.3).
 
+mod unreliable;
+
 use masq_driver::{QpFault, QpState};
 use masq_types::{Psn, Rkey};
 use masq_wire::{
-    AethRepr, AtomicAckEthRepr, Credits, Extension, Kind, Msn, NakCode, Opcode, PacketRepr, Parsed, Position,
-    Syndrome, Tail,
+    AethRepr, AtomicAckEthRepr, Credits, Extension, Ieth, Kind, Msn, NakCode, Opcode, PacketRepr, Parsed,
+    Position, Syndrome, Tail, XrcEth,
 };
 
 use super::batch::Batch;
 use super::counters::Counters;
 use super::env::{
-    AtomicOp, Cause, Completion, Env, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange, Status,
-    WcOpcode, WorkQueue, total_bytes,
+    AtomicOp, Cause, Completion, Env, KeyChange, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
+    Status, WcOpcode, WorkQueue, total_bytes,
 };
 use super::link::{Broken, Link};
 use super::request::{ATOMIC_BYTES, Failure};
@@ -26,6 +28,8 @@ pub(super) struct Responder {
     expected: Psn,
     msn: Msn,
     message: Message,
+    /// Of an XRC target: the shared receive queue of the last request; 0 otherwise.
+    srqn: u32,
     receive: Receive,
     resources: Resources,
     reply: Option<Reply>,
@@ -117,10 +121,7 @@ impl Responder {
         counters: &mut Counters,
         packet: &Parsed<'_>,
     ) -> Result<(), Broken> {
-        if link.state == QpState::Rtr && !self.established {
-            self.established = true;
-            env.event(QpEvent::CommEstablished);
-        }
+        self.establish(link, env);
         let psn = packet.repr.bth.psn;
         if psn.precedes(self.expected) {
             counters.duplicate_request += 1;
@@ -149,6 +150,14 @@ impl Responder {
                 Ok(())
             }
             Err(refusal) => Err(self.refuse(env, counters, packet, refusal)),
+        }
+    }
+
+    /// The peer is heard of for the first time.
+    fn establish<E: Env>(&mut self, link: &Link<'_>, env: &mut E) {
+        if link.state == QpState::Rtr && !self.established {
+            self.established = true;
+            env.event(QpEvent::CommEstablished);
         }
     }
 
@@ -210,8 +219,8 @@ impl Responder {
         if packet.check_payload_len(link.mtu()).is_err() {
             return Err(Refusal::Invalid("a packet's length does not fit its place in its message"));
         }
-        if info.tail() == Tail::Invalidate {
-            return Err(Refusal::Invalid("remote invalidation is not supported"));
+        if let Some(xrc) = packet.repr.xrc {
+            self.select_srq(env, xrc)?;
         }
         match info.kind {
             Kind::Send => self.execute_send(link, env, packet).map(|()| 1),
@@ -220,6 +229,18 @@ impl Responder {
             Kind::CmpSwap | Kind::FetchAdd => self.execute_atomic(link, env, packet),
             _ => Err(Refusal::Invalid("not a request")),
         }
+    }
+
+    /// Of an XRC target: the request is for the shared receive queue that it names (IBTA Vol 1 Annex A14).
+    fn select_srq<E: Env>(&mut self, env: &mut E, xrc: XrcEth) -> Result<(), Refusal> {
+        if self.message != Message::None && xrc.srq() != self.srqn {
+            return Err(Refusal::Invalid("the packets of a message name several shared receive queues"));
+        }
+        if !env.select_srq(xrc.srq()) {
+            return Err(Refusal::Invalid("the XRC domain has no shared receive queue of this number"));
+        }
+        self.srqn = xrc.srq();
+        Ok(())
     }
 
     fn execute_send<E: Env>(
@@ -245,6 +266,12 @@ impl Responder {
             })?;
         }
         if packet.info.position.ends() {
+            if let Some(Ieth(key)) = packet.repr.ext.ieth() {
+                env.change_key(&KeyChange::Invalidate(key)).map_err(|fault| {
+                    let failure = Failure::new(Status::RemInvReqErr, fault.into());
+                    Refusal::Receive(failure, NakCode::RemoteAccess)
+                })?;
+            }
             self.message = Message::None;
             self.message_done();
             self.receive.complete(env, packet, WcOpcode::Recv, end as u32);
@@ -322,7 +349,7 @@ impl Responder {
             env.check_remote(source, RemoteAccess::Read)?;
         }
         self.message_done();
-        let served = Served::Read { rkey: reth.rkey, va: reth.va, len: reth.dma_len };
+        let served = Served::Read { rkey: reth.rkey, va: reth.va, len: reth.dma_len, srqn: self.srqn };
         Ok(self.resources.push(self.expected, served, self.msn, link.mtu()))
     }
 
@@ -409,8 +436,12 @@ impl Responder {
         while let Some(response) = self.resources.next_response(link.mtu()) {
             let repr = response_headers(&response, link);
             let source = match response.body {
-                Body::Data { rkey, va, len } if len > 0 => Some(RemoteRange { rkey, va, len }),
+                Body::Data { rkey, va, len, .. } if len > 0 => Some(RemoteRange { rkey, va, len }),
                 _ => None,
+            };
+            let srqn = match response.body {
+                Body::Data { srqn, .. } => srqn,
+                Body::Value(_) => 0,
             };
             let bytes = source.map_or(0, |s| s.len as usize);
             if !batch.admits(&repr, bytes) || !env.may_send(repr.udp_payload_len(bytes)) {
@@ -419,6 +450,8 @@ impl Responder {
             let may_read = link.attributes.access.remote_read;
             let pushed = batch.push(repr, bytes, |out| match source {
                 Some(_) if !may_read => Err(MemoryFault::NotPermitted),
+                // The queue whose protection domain the READ was asked of may have gone.
+                Some(_) if srqn != 0 && !env.select_srq(srqn) => Err(MemoryFault::UnknownKey),
                 Some(source) => env.read_remote(source, out),
                 None => Ok(()),
             });
@@ -462,7 +495,8 @@ impl Responder {
             Reply::Refused { psn, code } => (psn, Syndrome::Nak(code)),
         };
         let aeth = AethRepr { syndrome, msn: self.msn };
-        PacketRepr::new(Opcode::RC_ACK, link.attributes.remote_qpn, psn, Extension::Aeth(aeth))
+        let opcode = link.opcode(Opcode::RC_ACK);
+        PacketRepr::new(opcode, link.attributes.remote_qpn, psn, Extension::Aeth(aeth))
     }
 
     /// Completes a receive that a message had begun to fill as flushed.
@@ -503,6 +537,7 @@ impl Receive {
             opcode,
             byte_len,
             imm: packet.repr.ext.imm(),
+            inv: packet.repr.ext.ieth().map(|Ieth(key)| key),
             solicited: packet.repr.bth.solicited,
             ..completion(&self.work, Status::Success, Cause::None)
         });
@@ -531,6 +566,7 @@ fn completion(work: &RecvWork, status: Status, cause: Cause) -> Completion {
         opcode: WcOpcode::Recv,
         byte_len: 0,
         imm: None,
+        inv: None,
         solicited: false,
         cause,
     }
@@ -571,5 +607,5 @@ fn response_headers(response: &Response, link: &Link<'_>) -> PacketRepr {
             Position::Only => (Opcode::RC_READ_RESPONSE_ONLY, Extension::Aeth(aeth)),
         },
     };
-    PacketRepr::new(opcode, link.attributes.remote_qpn, response.psn, ext)
+    PacketRepr::new(link.opcode(opcode), link.attributes.remote_qpn, response.psn, ext)
 }

@@ -46,6 +46,13 @@ pub struct World {
     pub events: Vec<QpEvent>,
     /// Every write into memory: region, offset, length.
     pub writes: Vec<(u32, usize, usize)>,
+    /// Every change of a key, in order.
+    pub changes: Vec<KeyChange>,
+    /// Changes of keys are refused.
+    pub refuses_changes: bool,
+    /// Numbers of the shared receive queues that an XRC target may be asked for, and the one that was asked for last.
+    pub srqns: Vec<u32>,
+    pub selected_srqn: u32,
     /// Send requests whose memory may be kept.
     pub hold_at_most: Option<usize>,
     sq_index: u32,
@@ -154,7 +161,9 @@ impl Env for World {
     }
 
     fn next_recv(&mut self, work: &mut RecvWork) -> bool {
-        self.rq.pop_front().map(|w| *work = w).is_some()
+        let taken = self.rq.pop_front().map(|w| *work = w).is_some();
+        work.srqn = self.selected_srqn;
+        taken
     }
 
     fn complete(&mut self, completion: &Completion) {
@@ -225,6 +234,19 @@ impl Env for World {
         };
         self.store(region, at, &value.to_ne_bytes());
         Ok(original)
+    }
+
+    fn change_key(&mut self, change: &KeyChange) -> Result<(), KeyFault> {
+        if self.refuses_changes {
+            return Err(KeyFault::InUse);
+        }
+        self.changes.push(*change);
+        Ok(())
+    }
+
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        self.selected_srqn = srqn;
+        self.srqns.contains(&srqn)
     }
 }
 

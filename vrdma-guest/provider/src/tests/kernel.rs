@@ -503,6 +503,7 @@ unsafe extern "C" fn create_qp_ex(
             kernel.qps.insert(handle, (answer, request));
             let base = &mut (*qp).qp.qp_base;
             (base.context, base.srq, base.qp_type) = (context, (*init).srq, (*init).qp_type);
+            (base.send_cq, base.recv_cq) = ((*init).send_cq, (*init).recv_cq);
             (base.handle, base.qp_num) = (handle, 0x1000 + handle);
             (*qp).tail[if kernel.is_v44 { 0 } else { 2 }] = 0;
             (*reply.cast::<Reply>()).driver = answer;

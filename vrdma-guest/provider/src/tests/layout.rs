@@ -47,6 +47,42 @@ fn assertions() -> String {
         qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all
     });
     check!(c, ibv_qp_attr, { qp_state });
+    check!(c, ibv_ah sized (), { context, pd, handle });
+    check!(c, ibv_ah_attr sized (), { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num });
+    check!(c, ibv_global_route sized (), { dgid, flow_label, sgid_index, hop_limit, traffic_class });
+    check!(c, ibv_mw sized (), { context, pd, rkey, handle });
+    check!(c, ibv_mw_bind sized (), { wr_id, send_flags, bind_info });
+    check!(c, ibv_mw_bind_info sized (), { mr, addr, length, mw_access_flags });
+    check!(c, ibv_xrcd sized (), { context });
+    check!(c, ibv_srq sized (), { context, srq_context, pd, handle, mutex, cond, events_completed });
+    check!(c, ibv_srq_attr sized (), { max_wr, max_sge, srq_limit });
+    check!(c, ibv_srq_init_attr sized (), { srq_context, attr });
+    check!(c, ibv_srq_init_attr_ex sized (), {
+        srq_context, attr, comp_mask, srq_type, pd, xrcd, cq, tm_cap
+    });
+    check!(c, ibv_qp_init_attr_ex sized (), {
+        qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd, xrcd, create_flags, max_tso_header,
+        rwq_ind_tbl, rx_hash_conf, source_qpn, send_ops_flags
+    });
+    check!(c, ibv_qp_open_attr sized (), { comp_mask, qp_num, xrcd, qp_context, qp_type });
+    // The size grew when wr_flush came.
+    check!(c, ibv_qp_ex, {
+        qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add, wr_bind_mw, wr_local_inv, wr_rdma_read,
+        wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm, wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn,
+        wr_set_inline_data, wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort,
+        wr_atomic_write
+    });
+    check!(c, ibv_data_buf sized (), { addr, length });
+    check!(c, ibv_cq_init_attr_ex sized (), {
+        cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain
+    });
+    check!(c, ibv_poll_cq_attr sized (), { comp_mask });
+    check!(c, ibv_cq_ex sized (), {
+        comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode, read_vendor_err, read_byte_len,
+        read_imm_data, read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl, read_dlid_path_bits,
+        read_completion_ts, read_cvlan, read_flow_tag, read_tm_info, read_completion_wallclock_ns
+    });
+    check!(c, ibv_device_attr_ex, { completion_timestamp_mask, hca_core_clock });
     check!(c, ibv_async_event sized (), { element, event_type });
     for (field, offset) in [
         ("rdma.remote_addr", offset_of!(rdma_wr, remote_addr)),
@@ -55,33 +91,44 @@ fn assertions() -> String {
         ("atomic.compare_add", offset_of!(atomic_wr, compare_add)),
         ("atomic.swap", offset_of!(atomic_wr, swap)),
         ("atomic.rkey", offset_of!(atomic_wr, rkey)),
+        ("ud.ah", offset_of!(ud_wr, ah)),
+        ("ud.remote_qpn", offset_of!(ud_wr, remote_qpn)),
+        ("ud.remote_qkey", offset_of!(ud_wr, remote_qkey)),
     ] {
         let offset = offset_of!(ibv_send_wr, wr) + offset;
         writeln!(c, "_Static_assert(offsetof(struct ibv_send_wr, wr.{field}) == {offset}, \"{field}\");")
             .unwrap();
     }
-    for (name, value) in [
-        ("IBV_QP_STATE", IBV_QP_STATE),
-        ("IBV_QPS_RESET", IBV_QPS_RESET),
-        ("IBV_QPS_RTS", IBV_QPS_RTS),
-        ("IBV_QPS_ERR", IBV_QPS_ERR),
-        ("IBV_SEND_FENCE", IBV_SEND_FENCE as i32),
-        ("IBV_SEND_SIGNALED", IBV_SEND_SIGNALED as i32),
-        ("IBV_SEND_SOLICITED", IBV_SEND_SOLICITED as i32),
-        ("IBV_SEND_INLINE", IBV_SEND_INLINE as i32),
-        ("IBV_WR_RDMA_WRITE", IBV_WR_RDMA_WRITE),
-        ("IBV_WR_RDMA_WRITE_WITH_IMM", IBV_WR_RDMA_WRITE_WITH_IMM),
-        ("IBV_WR_SEND", IBV_WR_SEND),
-        ("IBV_WR_SEND_WITH_IMM", IBV_WR_SEND_WITH_IMM),
-        ("IBV_WR_RDMA_READ", IBV_WR_RDMA_READ),
-        ("IBV_WR_ATOMIC_CMP_AND_SWP", IBV_WR_ATOMIC_CMP_AND_SWP),
-        ("IBV_WR_ATOMIC_FETCH_AND_ADD", IBV_WR_ATOMIC_FETCH_AND_ADD),
-        ("IBV_WC_WITH_IMM", IBV_WC_WITH_IMM as i32),
-        ("IBV_EVENT_QP_FATAL", IBV_EVENT_QP_FATAL),
-        ("IBV_EVENT_QP_REQ_ERR", IBV_EVENT_QP_REQ_ERR),
-        ("IBV_EVENT_QP_ACCESS_ERR", IBV_EVENT_QP_ACCESS_ERR),
+    let bind_mw = |field| offset_of!(ibv_send_wr, bind_mw) + field;
+    for (field, offset) in [
+        ("qp_type.xrc.remote_srqn", offset_of!(ibv_send_wr, remote_srqn)),
+        ("bind_mw.mw", bind_mw(offset_of!(bind_mw_wr, mw))),
+        ("bind_mw.rkey", bind_mw(offset_of!(bind_mw_wr, rkey))),
+        ("bind_mw.bind_info", bind_mw(offset_of!(bind_mw_wr, bind_info))),
     ] {
-        writeln!(c, "_Static_assert({name} == {value}, \"{name}\");").unwrap();
+        writeln!(c, "_Static_assert(offsetof(struct ibv_send_wr, {field}) == {offset}, \"{field}\");")
+            .unwrap();
+    }
+    macro_rules! values {
+        ($($name:ident),* $(,)?) => {
+            $( writeln!(c, "_Static_assert({0} == {1}, \"{0}\");", stringify!($name), $name).unwrap(); )*
+        };
+    }
+    values! {
+        IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD,
+        IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_EX_WITH_RDMA_WRITE,
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_RDMA_READ,
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_LOCAL_INV,
+        IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SRQT_BASIC, IBV_SRQT_XRC, IBV_SRQ_INIT_ATTR_TYPE,
+        IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ, IBV_CQ_INIT_ATTR_MASK_FLAGS,
+        IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM,
+        IBV_WC_EX_WITH_SRC_QP, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_DLID_PATH_BITS,
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+        IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_QPS_UNKNOWN, IBV_WR_LOCAL_INV,
+        IBV_WR_BIND_MW, IBV_WR_SEND_WITH_INV, IBV_WC_GRH, IBV_WC_WITH_INV, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTS,
+        IBV_QPS_ERR, IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_SEND_INLINE, IBV_WR_RDMA_WRITE,
+        IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP,
+        IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_WITH_IMM, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR,
     }
     c
 }

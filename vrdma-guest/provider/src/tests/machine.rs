@@ -174,6 +174,11 @@ impl Machine {
         *producer += 1;
     }
 
+    /// Another view of the device.
+    pub fn view(&self) -> View {
+        View(Mapped::new(self.fd.as_raw_fd(), 0, DEVICE_BYTES as usize, Access::ReadWrite).unwrap())
+    }
+
     /// The kicks that arrived at the doorbell registers since the last call, as slots.
     pub fn kicks(&self) -> Vec<u64> {
         let kicked = |slot: &u64| {
@@ -184,6 +189,29 @@ impl Machine {
             value != 0
         };
         (0..SLOTS).filter(kicked).collect()
+    }
+}
+
+/// The device as the RNIC sees it.
+pub struct View(Mapped);
+
+impl View {
+    /// The RNIC moves the completions that wait from one ring to another, with the phases of the latter.
+    pub fn move_completions(&self, old: &UserCqReply, new: &UserCqReply) {
+        let at = |ring: &UserCqReply, index: u32| {
+            ring.ring_offset as usize + (1 + (index % ring.entries) as usize) * Cqe::SIZE
+        };
+        let consumer = self.0.load_acquire(old.ring_offset as usize);
+        self.0.store_release(new.ring_offset as usize, consumer);
+        let mut waits = true;
+        for ahead in 0..new.entries {
+            let index = consumer.wrapping_add(ahead);
+            let mut cqe = [0; Cqe::SIZE];
+            self.0.read(at(old, index), &mut cqe);
+            waits &= ahead < old.entries && cqe[Cqe::SIZE - 1] == phase(index, old.entries);
+            cqe[Cqe::SIZE - 1] = phase(index, new.entries) ^ u8::from(!waits);
+            self.0.write(at(new, index), &cqe);
+        }
     }
 }
 
