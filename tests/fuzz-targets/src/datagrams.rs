@@ -10,6 +10,7 @@ use masq_wire::{ICRC_BYTES, IcrcFlow};
 use vrdma_abi::ring::{
     AtomicSegment, SEND_OP_FETCH_ADD, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE, SEND_OP_SEND,
 };
+use vrdma_rings::Operands;
 
 use crate::engine::{self, Honest, MEMORY, to_stranger, turns};
 use crate::forge::{self, Victim};
@@ -159,7 +160,7 @@ impl Scene {
         let length = if opcode == SEND_OP_FETCH_ADD { 8 } else { u32::from(input.u16()) % 4096 };
         let mut work = to(&self.open, 0, request(opcode, 3));
         if opcode == SEND_OP_FETCH_ADD {
-            work.atomic = Some(AtomicSegment { compare_add: 1, swap: 0 });
+            work.operands = Operands::Atomic(AtomicSegment { compare_add: 1, swap: 0 });
         }
         if self.qp.sq.post(&work, &[sge(&self.open, 2 * PAGE, length)]).is_ok() {
             self.guest.ring(&mut self.qp);

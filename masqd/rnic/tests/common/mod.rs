@@ -153,6 +153,7 @@ pub struct TestSrq {
 
 pub struct TestQp {
     pub handle: QpHandle,
+    pub qp_type: QpType,
     pub wire: WireQpn,
     pub address: IpAddr,
     pub sq: SendRing<Mapping>,
@@ -328,10 +329,12 @@ impl Guest {
             receives: Receives::Own(queue(self.pages(rq_gpa, rq_pages), rq_shift, 4)),
         };
         adjust(&mut init);
+        let qp_type = init.qp_type;
         let reply = net.execute(self.engine, Command::CreateQp { vnic: self.id, qp: init });
         let Ok(Reply::QpCreated { slot, index }) = reply else { panic!("{reply:?}") };
         TestQp {
             handle,
+            qp_type,
             wire: WireQpn::new(number).unwrap(),
             address: self.address,
             sq: SendRing::new(self.mapping(sq_gpa, sq_pages), ENTRIES, sq_shift).unwrap(),
@@ -367,26 +370,28 @@ impl Guest {
             virtual_local: Gid::from(self.address),
             virtual_remote: Gid::from(remote.address),
         };
+        let responds = matches!(qp.qp_type, QpType::Rc | QpType::XrcTgt);
         let rtr = QpChange {
             to: Some(QpState::Rtr),
             connection: Some(connection),
             path_mtu: Some(options.mtu),
             rq_psn: Some(Psn::new(0xff_fff0)),
-            max_dest_rd_atomic: Some(options.max_dest_rd_atomic),
-            min_rnr_timer: Some(options.min_rnr_timer),
+            max_dest_rd_atomic: responds.then_some(options.max_dest_rd_atomic),
+            min_rnr_timer: responds.then_some(options.min_rnr_timer),
             ..QpChange::default()
         };
         self.modify(net, qp, rtr).unwrap();
     }
 
     pub fn to_rts(&self, net: &mut Net, qp: &TestQp, options: &Options) {
+        let asks = matches!(qp.qp_type, QpType::Rc | QpType::XrcIni);
         let rts = QpChange {
             to: Some(QpState::Rts),
             sq_psn: Some(Psn::new(0xff_fff0)),
-            max_rd_atomic: Some(options.max_rd_atomic),
-            timeout: Some(options.timeout),
-            retry_cnt: Some(options.retry_cnt),
-            rnr_retry: Some(options.rnr_retry),
+            max_rd_atomic: asks.then_some(options.max_rd_atomic),
+            timeout: (qp.qp_type != QpType::Uc).then_some(options.timeout),
+            retry_cnt: asks.then_some(options.retry_cnt),
+            rnr_retry: asks.then_some(options.rnr_retry),
             ..QpChange::default()
         };
         self.modify(net, qp, rts).unwrap();
