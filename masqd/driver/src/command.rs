@@ -683,7 +683,8 @@ pub struct QpChange {
     pub access: Option<Access>,
     /// The connection (at RTR).
     pub connection: Option<Connection>,
-    /// Path MTU.
+    /// Path MTU. A datagram queue pair, which has none among its attributes, is given that of the underlay at RTR: longer datagrams it does not
+    /// send. Without, it is 4096 bytes.
     pub path_mtu: Option<Mtu>,
     /// First PSN to receive.
     pub rq_psn: Option<Psn>,

@@ -3,7 +3,7 @@
 //! ```text
 //!   masqd ── commands ──► Rnic ──► Engine (one thread) ──► UDP 4791
 //!                                   │  guests: memory, keys, completion queues, doorbells, rings
-//!                                   │  queue pairs: transport (RC, sans-IO) | local (memory to memory)
+//!                                   │  queue pairs: transport (RC, sans-IO) | local (memory to memory) | datagram
 //!   guest ◄── rings in its memory ──┘
 //! ```
 //!
@@ -21,6 +21,8 @@
 //!
 //! - A packet is taken only from the address that its queue pair is connected to, with a right ICRC. Over IPv4, packets that are not
 //!   ours have an Identification that a socket does not show, which leaves 15 bits of the check: see `udp`.
+//! - A datagram is received only from a peer that masqd has named, from one of its addresses and with one of its numbers, and if the rules
+//!   allow it.
 //! - Of several queue pairs of one host that are connected to the same remote queue pair, only the oldest sends.
 //! - Between two queue pairs of one RNIC nothing crosses from one network (VNI) to another, and both ends must
 //!   be connected to each other.
@@ -28,6 +30,7 @@
 mod bucket;
 mod config;
 mod cqs;
+mod datagram;
 mod engine;
 mod keys;
 pub mod limits;

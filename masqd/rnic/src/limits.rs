@@ -42,6 +42,8 @@ pub const MAX_SRQ_WR: u32 = MAX_QP_WR;
 pub const MAX_SRQ_SGE: u16 = MAX_RECV_SGE;
 /// Most queue pairs of a device.
 pub const MAX_QPS: u32 = 65_536;
+/// Peers of datagrams that a device remembers.
+pub const MAX_PEERS: usize = 16_384;
 /// Virtqueue sizes that are accepted.
 pub const MAX_VIRTQUEUE_SIZE: u16 = 1024;
 

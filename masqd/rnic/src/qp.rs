@@ -8,6 +8,7 @@ use masq_types::{Qpn, WireQpn};
 use slab::Slab;
 
 use crate::cqs::CqKey;
+use crate::datagram::DatagramQp;
 use crate::engine::RemoteQp;
 use crate::keys::Accessor;
 use crate::local::Initiator;
@@ -42,6 +43,8 @@ pub struct Qp {
     pub path: Path,
     /// What it is doing towards a local peer.
     pub initiator: Initiator,
+    /// What it has besides, when it sends and receives datagrams.
+    pub datagram: Option<DatagramQp>,
     /// Its context, for its doorbell.
     pub ctx: CtxHandle,
     /// Its doorbell: slot and index.

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use vrdma_abi::doorbell::{DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE_BYTES};
 
 use crate::cqs::{CompQueues, CqTable};
+use crate::datagram::Datagrams;
 use crate::keys::KeyTable;
 use crate::limits;
 use crate::memory::{GuestMemory, PAGE_BYTES};
@@ -54,6 +55,8 @@ pub struct Vnic {
     pub srqs: SrqTable,
     /// Its queue pairs.
     pub qps: FxHashMap<QpHandle, QpKey>,
+    /// What it knows for its datagrams.
+    pub datagrams: Datagrams,
     /// What it may send.
     pub shaping: Shaping,
     /// What it has sent and received; what is counted elsewhere is 0.
@@ -117,6 +120,7 @@ impl Vnic {
             cqs: CqTable::default(),
             srqs: SrqTable::default(),
             qps: FxHashMap::default(),
+            datagrams: Datagrams::default(),
             shaping: Shaping::default(),
             traffic: VnicCounters::default(),
             held_requests: 0,

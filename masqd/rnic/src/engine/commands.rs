@@ -93,11 +93,16 @@ impl Engine {
                 let vnic = self.world.vnic_mut(vnic)?;
                 vnic.cqs.resize(cq, entries, ring, &vnic.memory).map(done)
             }
-            // Without datagrams there are no peers to know.
-            Command::SetGids { .. }
-            | Command::SetPeer { .. }
-            | Command::RemovePeer { .. }
-            | Command::NoPeer { .. } => Ok(Reply::Done),
+            Command::SetGids { vnic, table, published } => {
+                self.world.vnic_mut(vnic)?.datagrams.set_gids(table, published);
+                Ok(Reply::Done)
+            }
+            Command::SetPeer { vnic, peer } => self.set_peer(vnic, peer).map(done),
+            Command::RemovePeer { vnic, peer } => {
+                self.world.vnic_mut(vnic)?.datagrams.remove_peer(peer);
+                Ok(Reply::Done)
+            }
+            Command::NoPeer { vnic, name } => self.no_peer(vnic, name).map(done),
             Command::VnicCounters { vnic } => self.vnic_counters(vnic).map(Reply::VnicCounters),
             Command::QpTraffic { vnic } => self.qp_traffic(vnic).map(Reply::QpTraffic),
             Command::List => Ok(Reply::Objects(self.list())),
@@ -161,7 +166,8 @@ impl Engine {
         self.world.vnic_ids.remove(&id);
         self.world.schedule.dequeue(key);
         self.world.release_waiting(key);
-        let Some(vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
+        let Some(mut vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
+        vnic.datagrams.close(&mut self.edge);
         for kick in vnic.queues.values().filter_map(|q| q.kick.as_ref()) {
             self.poller.remove(kick.as_fd());
         }
@@ -295,7 +301,13 @@ impl Engine {
             Some(connection) => Some(self.open_path(key, connection)?),
             None => None,
         };
-        let modified = self.world.with_env(key, |core, env| core.modify(now, env, change));
+        let datagrams = self.world.qps.get(key).is_some_and(|q| q.datagram.is_some());
+        // A datagram queue pair has no path MTU among its attributes: masqd gives it that of the underlay.
+        let judged = QpChange { path_mtu: change.path_mtu.filter(|_| !datagrams), ..change.clone() };
+        if datagrams && change.to == Some(QpState::Rtr) {
+            self.check_listen(key)?;
+        }
+        let modified = self.world.with_env(key, |core, env| core.modify(now, env, &judged));
         if let Err(error) = modified.unwrap_or(Ok(())) {
             if let Some(Path::Remote { route, .. }) = path {
                 self.edge.close_route(&route);
@@ -308,8 +320,12 @@ impl Engine {
         if let (Some(qp), Some(bytes)) = (self.world.qps.get_mut(key), ip_overhead) {
             qp.io.ip_overhead = bytes;
         }
+        if let Some(datagram) = self.world.qps.get_mut(key).and_then(|q| q.datagram.as_mut()) {
+            datagram.change(change);
+        }
         match change.to {
             Some(QpState::Reset) => self.reset_qp(key),
+            Some(QpState::Rtr) if datagrams => self.listen(key),
             Some(QpState::Rts) => {
                 if let Some(qp) = self.world.qps.get_mut(key).filter(|q| !q.io.held_send.present) {
                     qp.initiator.start(qp.core.attributes());
@@ -384,6 +400,7 @@ impl Engine {
     }
 
     fn disconnect(&mut self, key: QpKey) {
+        self.silence_datagrams(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };
         let path = std::mem::take(&mut qp.path);
         if let Some(local) = path.local() {
@@ -422,6 +439,9 @@ impl Engine {
         let unknown = || DriverError::UnknownObject(format!("queue pair {}", handle.0));
         let qp = self.world.qps.get(key).ok_or_else(unknown)?;
         let mut status = qp.core.status();
+        if let Some(datagram) = &qp.datagram {
+            status.sq_psn = datagram.psn();
+        }
         status.sq_draining |= status.state == QpState::Sqd && qp.io.held_send.present;
         Ok(status)
     }
@@ -520,6 +540,7 @@ impl Engine {
         }
         let inbound = self.inbound.counters;
         let mut named: Vec<_> = sum.named().collect();
+        named.extend(self.world.losses.named());
         named.extend([
             ("rx_icrc_errors", inbound.rx_icrc_errors),
             ("rx_icrc_explained", inbound.rx_icrc_explained),
@@ -533,7 +554,7 @@ impl Engine {
 }
 
 /// Bytes of the IP and UDP headers of a packet between addresses of this family.
-fn ip_overhead(address: IpAddr) -> u64 {
+pub fn ip_overhead(address: IpAddr) -> u64 {
     const UDP: u64 = 8;
     match address {
         IpAddr::V4(_) => 20 + UDP,

@@ -8,6 +8,7 @@ use masq_driver::{
 
 use super::Engine;
 use crate::cqs::CqKey;
+use crate::datagram::DatagramQp;
 use crate::keys::Accessor;
 use crate::limits;
 use crate::local::Initiator;
@@ -100,6 +101,7 @@ impl Engine {
                 io,
                 path: Path::None,
                 initiator: Initiator::default(),
+                datagram: DatagramQp::new(init.qp_type),
                 ctx: init.ctx,
                 doorbell: doorbell.unwrap_or_default(),
                 scheduled: false,
@@ -135,10 +137,7 @@ impl Shape {
         let QpInit { pd, qp_type, send_cq, recv_cq, sq, receives, .. } = init;
         let given = (pd.is_some(), send_cq.is_some(), sq.is_some(), recv_cq.is_some());
         let fits = match (qp_type, receives) {
-            (QpType::Ud | QpType::Gsi, _) => {
-                return Err(DriverError::Unsupported(format!("the transport {qp_type:?}")));
-            }
-            (QpType::Rc | QpType::Uc, Receives::Own(_) | Receives::Shared(_)) => {
+            (QpType::Rc | QpType::Uc | QpType::Ud | QpType::Gsi, Receives::Own(_) | Receives::Shared(_)) => {
                 given == (true, true, true, true)
             }
             (QpType::XrcIni, Receives::None) => given == (true, true, true, false),

@@ -2,7 +2,7 @@
 
 use masq_driver::{Event, EventSink, VnicId};
 use masq_types::Rkey;
-use vrdma_abi::ring::{CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
+use vrdma_abi::ring::{CQE_GRH, CQE_IPV4, CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 
 use crate::cqs::CqTable;
 use crate::keys::{KeyTable, Need, SgeSpans};
@@ -32,7 +32,57 @@ pub struct QpEnv<'a> {
     pub(super) gate: Gate<'a>,
 }
 
+/// Where a received datagram comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The sender's number, as the receiver's guest knows it.
+    pub src_qpn: u32,
+    /// The GRH area has an IPv4 header.
+    pub is_ipv4: bool,
+}
+
 impl QpEnv<'_> {
+    /// Writes a completion: with an `origin`, of a receive that a datagram has filled.
+    pub(crate) fn complete_from(&mut self, completion: &Completion, origin: Option<&Origin>) {
+        let own_recv = matches!(self.io.receives, RecvSource::Own(_));
+        let (cq, queue_flags, consumer) = match completion.queue {
+            WorkQueue::Send => (self.io.send_cq, 0, completion.next_index),
+            WorkQueue::Recv if own_recv => (self.io.recv_cq, CQE_RECV, completion.next_index),
+            // How far a shared queue has been taken stands in the queue.
+            WorkQueue::Recv => {
+                (self.io.recv_cq.or_else(|| self.srqs.cq_of(completion.srqn)), CQE_RECV | CQE_SRQ, 0)
+            }
+        };
+        self.io.completions += 1;
+        // The shared receive queue for XRC has gone, and its completion queue with it.
+        let Some(cq) = cq else { return };
+        // A failed completion counts as solicited (IBTA Vol 1 §11.4.2.2).
+        let solicited = completion.solicited || completion.status != Status::Success;
+        let (tail_flag, imm_or_inv) = match (completion.imm, completion.inv) {
+            (Some(imm), _) => (CQE_WITH_IMM, u32::from_ne_bytes(imm.0)),
+            (None, Some(key)) => (CQE_WITH_INV, key.0),
+            (None, None) => (0, 0),
+        };
+        let grh_flags = origin.map_or(0, |o| CQE_GRH | if o.is_ipv4 { CQE_IPV4 } else { 0 });
+        let cqe = Cqe {
+            wr_id: completion.wr_id,
+            qpn: self.io.qpn.get(),
+            cookie: self.io.cookie,
+            byte_len: completion.byte_len,
+            imm_or_inv,
+            consumer,
+            vendor_err: completion.cause as u32,
+            timestamp_ns: self.now.as_nanos(),
+            status: completion.status.to_abi(),
+            opcode: completion.opcode.to_abi(),
+            src_qpn: origin.map_or(0, |o| o.src_qpn),
+            flags: queue_flags | tail_flag | grh_flags | if solicited { CQE_SOLICITED } else { 0 },
+            ..Cqe::ZERO
+        };
+        if !self.cqs.push(cq, self.memory, cqe) {
+            self.io.lost_completion = true;
+        }
+    }
     /// Takes a receive from where this queue pair's come from.
     fn take_recv(&mut self, work: &mut RecvWork) -> bool {
         match &mut self.io.receives {
@@ -106,42 +156,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete(&mut self, completion: &Completion) {
-        let own_recv = matches!(self.io.receives, RecvSource::Own(_));
-        let (cq, queue_flags, consumer) = match completion.queue {
-            WorkQueue::Send => (self.io.send_cq, 0, completion.next_index),
-            WorkQueue::Recv if own_recv => (self.io.recv_cq, CQE_RECV, completion.next_index),
-            // How far a shared queue has been taken stands in the queue.
-            WorkQueue::Recv => {
-                (self.io.recv_cq.or_else(|| self.srqs.cq_of(completion.srqn)), CQE_RECV | CQE_SRQ, 0)
-            }
-        };
-        self.io.completions += 1;
-        // The shared receive queue for XRC has gone, and its completion queue with it.
-        let Some(cq) = cq else { return };
-        // A failed completion counts as solicited (IBTA Vol 1 §11.4.2.2).
-        let solicited = completion.solicited || completion.status != Status::Success;
-        let (tail_flag, imm_or_inv) = match (completion.imm, completion.inv) {
-            (Some(imm), _) => (CQE_WITH_IMM, u32::from_ne_bytes(imm.0)),
-            (None, Some(key)) => (CQE_WITH_INV, key.0),
-            (None, None) => (0, 0),
-        };
-        let cqe = Cqe {
-            wr_id: completion.wr_id,
-            qpn: self.io.qpn.get(),
-            cookie: self.io.cookie,
-            byte_len: completion.byte_len,
-            imm_or_inv,
-            consumer,
-            vendor_err: completion.cause as u32,
-            timestamp_ns: self.now.as_nanos(),
-            status: completion.status.to_abi(),
-            opcode: completion.opcode.to_abi(),
-            flags: queue_flags | tail_flag | if solicited { CQE_SOLICITED } else { 0 },
-            ..Cqe::ZERO
-        };
-        if !self.cqs.push(cq, self.memory, cqe) {
-            self.io.lost_completion = true;
-        }
+        self.complete_from(completion, None);
     }
 
     fn event(&mut self, event: QpEvent) {

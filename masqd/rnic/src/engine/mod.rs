@@ -13,6 +13,7 @@
 
 mod commands;
 mod create_qp;
+mod datagrams;
 mod env;
 mod poller;
 mod run;
@@ -30,11 +31,15 @@ use masq_wire::{Bth, parse};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
+use self::schedule::Schedule;
 use crate::config::RnicConfig;
+use crate::datagram;
 use crate::memory::{GuestMemory, poisonings};
 use crate::transport::Time;
 use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, TxBatch};
 
+pub use commands::ip_overhead;
+pub use env::Origin;
 pub use poller::{Poller, Token, Waker};
 pub use world::{RemoteQp, World};
 
@@ -166,7 +171,8 @@ impl Engine {
         let shim = self.shim.as_ref().and_then(FaultShim::poll_timeout);
         let tx = self.tx_blocked.then(|| self.world.now.plus(TX_RETRY));
         let leave = self.world.schedule.next_leave();
-        [self.world.schedule.timers.next(), leave, shim, tx].into_iter().flatten().min()
+        let Schedule { timers, unanswered, .. } = &self.world.schedule;
+        [timers.next(), unanswered.next(), leave, shim, tx].into_iter().flatten().min()
     }
 
     /// Asks the guests to kick, and looks once more whether they have posted anything. Returns whether the
@@ -270,6 +276,7 @@ impl Engine {
         while let Some((deadline, key)) = self.world.schedule.timers.pop_due(now) {
             worked |= self.world.expire_qp(deadline, key);
         }
+        worked |= self.expire_unanswered();
         worked |= self.world.give_leave();
         worked
     }
@@ -311,7 +318,10 @@ impl Inbound {
             self.counters.rx_no_qp += 1;
             return;
         };
-        if world.qps.get(key).and_then(|q| q.path.remote_peer()) != Some(arrived.source.ip()) {
+        let qp = world.qps.get(key);
+        let from_peer = qp.and_then(|q| q.path.remote_peer()) == Some(arrived.source.ip());
+        // A datagram's peer is looked up when it is known to be right.
+        if !from_peer && qp.is_none_or(|q| q.datagram.is_none()) {
             self.counters.rx_wrong_peer += 1;
             return;
         }
@@ -327,6 +337,9 @@ impl Inbound {
             self.counters.rx_malformed += 1;
             return;
         };
+        if !from_peer {
+            return datagram::handle_packet(world, arrived.local, arrived.source, &parsed);
+        }
         let now = world.now;
         if let Some(qp) = world.qps.get_mut(key) {
             let bytes = packet.len() as u64 + qp.io.ip_overhead;

@@ -8,11 +8,10 @@ use super::{Engine, World};
 use crate::local::{self, Held, Ran};
 use crate::qp::{Path, QpKey};
 use crate::transport::Time;
+use crate::udp::MAX_SEGMENTS;
 
 /// Bytes that one queue pair sends before the next one's turn.
-const SEND_BYTES: usize = 128 << 10;
-/// Most segments of one train (the kernel's UDP_MAX_SEGMENTS was 64 for long).
-const MAX_SEGMENTS: usize = 64;
+pub(super) const SEND_BYTES: usize = 128 << 10;
 /// How often a queue pair in ERR looks for receives to flush, for which no doorbell is rung: soon at first.
 const FLUSH_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two looks: a guest may leave thousands of queue pairs in ERR.
@@ -48,7 +47,7 @@ impl World {
     }
 
     /// Notes that a queue pair has something to send for which there is no room.
-    fn park(&mut self, key: QpKey) {
+    pub(super) fn park(&mut self, key: QpKey) {
         if let Some(qp) = self.qps.get_mut(key)
             && !std::mem::replace(&mut qp.parked, true)
         {
@@ -92,15 +91,17 @@ impl Engine {
         let completions = qp.io.completions;
         let state = qp.core.state();
         let local = matches!(qp.path, Path::Local(_));
+        let datagrams = qp.datagram.is_some();
         let mut ran = match state {
             QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
-            QpState::Rts | QpState::Err => {
+            QpState::Rts | QpState::Sqd if datagrams => self.run_datagrams(key),
+            QpState::Rts | QpState::Sqe | QpState::Err => {
                 let more = self.world.with_env(key, |core, env| core.handle_work(now, env)).unwrap_or(false);
                 Ran { more, ..Ran::default() }
             }
             _ => Ran::default(),
         };
-        if !local {
+        if !local && !datagrams {
             self.transmit(key, &mut ran);
         }
         ran.more |= self.world.qps.get(key).is_some_and(|q| q.core.wants_work());

@@ -29,6 +29,8 @@ pub struct Schedule {
     pub posted: Vec<QpKey>,
     /// Queue pairs that wait for a moment.
     pub timers: Timers<QpKey>,
+    /// vNICs with datagrams that wait for their peers to become known.
+    pub unanswered: Timers<usize>,
 }
 
 /// A class of vNICs.

@@ -10,6 +10,7 @@ use slab::Slab;
 
 use super::env::QpEnv;
 use super::schedule::Schedule;
+use crate::datagram::Losses;
 use crate::qp::{Qp, QpIo, QpKey, QpTable};
 use crate::shaping::Gate;
 use crate::transport::{Counters, QpCore, Time};
@@ -38,6 +39,8 @@ pub struct World {
     pub sink: Arc<dyn EventSink>,
     /// Counters of queue pairs that are gone, and of the local path.
     pub counters: Counters,
+    /// Datagrams that were lost.
+    pub losses: Losses,
     /// Nothing gets leave to be sent: what needs none is done for those whose turn it is not.
     pub gate_closed: bool,
     /// The present moment.
@@ -56,6 +59,7 @@ impl World {
             schedule: Schedule::default(),
             sink,
             counters: Counters::default(),
+            losses: Losses::default(),
             gate_closed: false,
             now: Time::ZERO,
         }

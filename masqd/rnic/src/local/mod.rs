@@ -164,8 +164,11 @@ enum Refusal {
 }
 
 /// Which side of a copy has failed.
-enum Side {
+#[derive(Debug)]
+pub enum Side {
+    /// Where the bytes come from.
     Source(MemoryFault),
+    /// Where they go.
     Target(MemoryFault),
 }
 
@@ -479,7 +482,8 @@ impl<'w> Pair<'w> {
     }
 }
 
-fn copy<'w>(
+/// Copies all `bytes`; with `last` the last of them becomes visible last.
+pub fn copy<'w>(
     from: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
     to: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
     bytes: usize,
@@ -674,7 +678,7 @@ fn finish_receive(world: &mut World, peer: QpKey, outcome: impl FnOnce(Completio
 }
 
 /// Completes the held request.
-fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, byte_len: u32) {
+pub fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, byte_len: u32) {
     world.with_env(key, |_, env| {
         let held = &mut env.io.held_send;
         if std::mem::replace(&mut held.present, false)
@@ -705,6 +709,12 @@ fn succeed(world: &mut World, key: QpKey, len: u32) {
     let attributes = qp.core.attributes();
     (qp.initiator.left, qp.initiator.rnr_left) = (attributes.retry_cnt, attributes.rnr_retry);
     (qp.initiator.judged, qp.initiator.done) = (None, 0);
+    tell_drained(world, key);
+}
+
+/// The held request is done: if the send queue was to be reported as drained, it is now.
+pub fn tell_drained(world: &mut World, key: QpKey) {
+    let Some(qp) = world.qps.get_mut(key) else { return };
     if std::mem::replace(&mut qp.io.drained_early, false)
         && let Some(vnic) = world.vnics.get(qp.io.vnic)
     {

@@ -221,6 +221,9 @@ impl SendRing {
             }
             work.srqn = segment.srqn;
         }
+        if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
+            work.datagram = read_segment(entry, at)?;
+        }
         match work.op {
             SendOp::CmpSwap | SendOp::FetchAdd => {
                 let segment: AtomicSegment = read_segment(entry, at)?;

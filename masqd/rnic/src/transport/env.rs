@@ -392,6 +392,8 @@ pub struct SendWork {
     pub compare_add: u64,
     /// What to store if the comparison holds.
     pub swap: u64,
+    /// Where a datagram goes; of other types it means nothing.
+    pub datagram: ring::DatagramSegment,
     /// The data stands in `inline_data`; `sges` is empty.
     pub inline: bool,
     /// Inline data.
@@ -418,6 +420,7 @@ impl Default for SendWork {
             rkey: Rkey(0),
             compare_add: 0,
             swap: 0,
+            datagram: ring::DatagramSegment::ZERO,
             inline: false,
             inline_data: Vec::new(),
             sges: Vec::new(),
@@ -581,6 +584,9 @@ pub enum Cause {
     /// The message is longer than the transport allows.
     #[error("the message is too long")]
     MessageTooLong = 2,
+    /// A datagram's addresses cannot be: there is no such entry of the GID table, they are of two families, or the destination is a group.
+    #[error("the datagram's addresses make no sense")]
+    DatagramAddress = 8,
     /// A read or atomic on a queue pair with max_rd_atomic 0.
     #[error("a read or atomic where max_rd_atomic is 0")]
     NoInitiatorDepth = 3,

@@ -250,6 +250,7 @@ impl QpCore {
                 self.enter_error(env);
             }
             (QpState::Init, QpState::Rtr) => self.responder.start(change.rq_psn.unwrap_or_default()),
+            (QpState::Sqe, QpState::Rts) => self.flushing = false,
             (QpState::Rtr, QpState::Rts) => {
                 let (link, requester) = self.split();
                 requester.start(&link, change.sq_psn.unwrap_or_default());
@@ -263,13 +264,20 @@ impl QpCore {
     }
 
     /// Takes posted requests out of the rings, as far as the send window allows (the rest follows in
-    /// [`QpCore::poll_transmit`]); in ERR flushes a bounded number of them. Returns [`QpCore::wants_work`].
+    /// [`QpCore::poll_transmit`]); in ERR and SQE flushes a bounded number of them. Returns [`QpCore::wants_work`].
     ///
     /// In ERR it must also be called when receives are posted.
     pub fn handle_work<E: Env>(&mut self, now: Time, env: &mut E) -> bool {
-        if self.state == QpState::Err {
-            self.flush_rings(env);
-            return self.flushing;
+        match self.state {
+            QpState::Err => {
+                self.flush_rings(env);
+                return self.flushing;
+            }
+            QpState::Sqe => {
+                self.flushing = self.flush_send_ring(env);
+                return self.flushing;
+            }
+            _ => {}
         }
         self.requester.work_posted();
         let (link, requester, counters) = self.requester_parts();
@@ -322,6 +330,16 @@ impl QpCore {
         if self.state != QpState::Reset {
             self.responder.silence();
             self.settle(now, env, Err(Broken { fault, reason }));
+        }
+    }
+
+    /// A send of an unreliable queue pair has failed, and has its completion: what is behind it is flushed, and receives go on until the guest
+    /// moves it to RTS again or elsewhere (SQE, IBTA Vol 1 §10.3.1.5). Does nothing outside RTS and SQD.
+    pub fn fail_sends<E: Env>(&mut self, env: &mut E) {
+        if matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.state = QpState::Sqe;
+            self.draining = false;
+            self.flushing = self.flush_send_ring(env);
         }
     }
 
@@ -401,17 +419,24 @@ impl QpCore {
 
     /// Completes requests that are still in the rings as flushed, a bounded number of them.
     fn flush_rings<E: Env>(&mut self, env: &mut E) {
-        let (mut sends, mut recvs) = (0, 0);
-        let mut send = SendWork::default();
-        while sends < FLUSH_BUDGET && env.next_send(&mut send) {
-            flush_send(env, &mut self.counters, &send);
-            sends += 1;
-        }
+        let more_sends = self.flush_send_ring(env);
+        let mut recvs = 0;
         let mut recv = RecvWork::default();
         while recvs < FLUSH_BUDGET && env.next_recv_to_flush(&mut recv) {
             flush_recv(env, &mut self.counters, &recv);
             recvs += 1;
         }
-        self.flushing = sends.max(recvs) == FLUSH_BUDGET;
+        self.flushing = more_sends || recvs == FLUSH_BUDGET;
+    }
+
+    /// The same of the send queue alone. Returns whether there may be more.
+    fn flush_send_ring<E: Env>(&mut self, env: &mut E) -> bool {
+        let mut sends = 0;
+        let mut send = SendWork::default();
+        while sends < FLUSH_BUDGET && env.next_send(&mut send) {
+            flush_send(env, &mut self.counters, &send);
+            sends += 1;
+        }
+        sends == FLUSH_BUDGET
     }
 }

@@ -8,7 +8,7 @@ use masq_wire::{IcrcFlow, ROCEV2_UDP_PORT};
 use rustc_hash::FxHashMap;
 
 use super::socket::AddressSockets;
-use super::{Arrival, Datagrams, Train, seal};
+use super::{Arrival, Datagrams, MAX_SEGMENTS, Train, seal, seal_one};
 use crate::transport::Transmit;
 
 /// One of the RNIC's local addresses.
@@ -105,6 +105,50 @@ impl TxBatch {
             hop_limit: route.hop_limit,
         });
     }
+
+    /// Takes one datagram of `bytes` that was just appended to the buffer, as [`TxBatch::add`]. It joins the train before it where that goes the
+    /// same way and has datagrams that are as long, or longer: then the kernel gets them at once.
+    pub fn add_one(&mut self, edge: &Edge, route: &Route, dscp: Option<u8>, bytes: usize) {
+        let range = self.bytes.len().saturating_sub(bytes)..self.bytes.len();
+        let one = Queued {
+            local: route.local,
+            range: range.clone(),
+            segment_bytes: bytes.max(1),
+            destination: route.destination,
+            source_port: route.source_port,
+            traffic_class: marked(route.traffic_class, dscp),
+            hop_limit: route.hop_limit,
+        };
+        let index = match self.trains.back_mut().filter(|last| last.admits(&one)) {
+            Some(last) => {
+                let index = last.range.len() / last.segment_bytes;
+                last.range.end = range.end;
+                index
+            }
+            None => {
+                self.trains.push_back(one);
+                0
+            }
+        };
+        let counted = edge.ports.get(&route.local).is_some_and(|p| p.sockets.counts_segments());
+        if let Some(datagram) = self.bytes.get_mut(range) {
+            seal_one(&route.flow, datagram, if counted { index as u16 } else { 0 });
+        }
+    }
+}
+
+impl Queued {
+    /// Whether the datagram `next` can be the next of this train.
+    fn admits(&self, next: &Queued) -> bool {
+        let way = |q: &Queued| (q.local, q.destination, q.source_port, q.traffic_class, q.hop_limit);
+        let bytes = self.range.len();
+        way(self) == way(next)
+            && self.range.end == next.range.start
+            && bytes.is_multiple_of(self.segment_bytes)
+            && next.segment_bytes <= self.segment_bytes
+            && bytes / self.segment_bytes < MAX_SEGMENTS
+            && bytes + next.segment_bytes <= Transmit::MAX_BYTES
+    }
 }
 
 /// A DSCP and ECN field with another DSCP.
@@ -185,6 +229,40 @@ impl Edge {
             hop_limit: connection.hop_limit,
             flow,
         })
+    }
+
+    /// A way that opens nothing: `source_port` is open ([`Edge::open_port`]). `None` when there is none, since one address is IPv4 and the
+    /// other is not.
+    pub fn route(
+        &self,
+        local: LocalId,
+        remote: IpAddr,
+        source_port: u16,
+        traffic_class: u8,
+        hop_limit: u8,
+    ) -> Option<Route> {
+        let address = self.ports.get(&local)?.sockets.address();
+        Some(Route {
+            local,
+            destination: SocketAddr::new(remote, ROCEV2_UDP_PORT),
+            source_port,
+            opened: source_port,
+            traffic_class,
+            hop_limit,
+            flow: IcrcFlow::new(address, remote, source_port)?,
+        })
+    }
+
+    /// Opens a source port of a local address for one more user. Returns what is used: port 4791 when that one belongs to somebody else.
+    pub fn open_port(&mut self, local: LocalId, port: u16) -> u16 {
+        self.ports.get_mut(&local).map_or(ROCEV2_UDP_PORT, |p| p.sockets.open_source(port))
+    }
+
+    /// Closes a source port that was opened and is used.
+    pub fn close_port(&mut self, local: LocalId, port: u16) {
+        if let Some(p) = self.ports.get_mut(&local) {
+            p.sockets.close_source(port);
+        }
     }
 
     /// Closes a way.
@@ -338,6 +416,43 @@ mod tests {
             batch.add(&edge, &route, dscp, Transmit { segments: 1, segment_bytes: 20, total_bytes: 20 });
         }
         assert_eq!(batch.trains.iter().map(|t| t.traffic_class).collect::<Vec<_>>(), [0x68, 10 << 2]);
+    }
+
+    /// Single datagrams join as the kernel's segmentation allows, and have the Identifications that it gives.
+    #[test]
+    fn single_datagrams_join_into_trains() {
+        let address: IpAddr = "127.0.201.5".parse().unwrap();
+        let mut edge = Edge::default();
+        let id = edge.attach(address).unwrap();
+        let local = edge.local_address(id).unwrap();
+        let route = edge.open_route(id, &connection(address)).unwrap();
+        let other = edge.route(id, address, 0xc123, 0x68, 65).unwrap();
+        let mut batch = TxBatch::default();
+        let mut sent = Vec::new();
+        let lens = [vec![(&route, 300); 66], vec![(&route, 100), (&route, 100), (&other, 100)]].concat();
+        for (route, bytes) in lens {
+            let from = batch.buffer().len();
+            batch.buffer().extend((0..bytes).map(|i| (i * 7 + from) as u8));
+            batch.add_one(&edge, route, None, bytes);
+            sent.push(batch.buffer()[from..].to_vec());
+        }
+        let trains: Vec<_> = batch.trains.iter().map(|t| (t.segment_bytes, t.range.len())).collect();
+        assert_eq!(trains, [(300, 300 * 64), (300, 700), (100, 100), (100, 100)]);
+        assert!(edge.flush(&mut batch));
+        let (mut flows, mut got) = (FlowCache::default(), Vec::new());
+        for _ in 0..1000 {
+            edge.receive(id, &mut |arrival| {
+                for (index, datagram) in arrival.bytes.chunks(arrival.segment_bytes).enumerate() {
+                    assert_eq!(flows.check(arrival.source, local, datagram, index), Seen::Exact);
+                    got.push(datagram.to_vec());
+                }
+            });
+            if got.len() >= sent.len() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(got, sent);
     }
 
     #[test]

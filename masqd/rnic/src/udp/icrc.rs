@@ -8,10 +8,14 @@ use rustc_hash::FxHashMap;
 /// all get Identification 0.
 pub fn seal(flow: &IcrcFlow, train: &mut [u8], segment_bytes: usize, counted: bool) {
     for (i, datagram) in train.chunks_mut(segment_bytes.max(1)).enumerate() {
-        let id = if counted { i as u16 } else { 0 };
-        if let Some((covered, icrc)) = datagram.split_last_chunk_mut::<ICRC_BYTES>() {
-            *icrc = flow.compute(covered, id).to_le_bytes();
-        }
+        seal_one(flow, datagram, if counted { i as u16 } else { 0 });
+    }
+}
+
+/// Fills in the ICRC of a datagram that gets this Identification.
+pub fn seal_one(flow: &IcrcFlow, datagram: &mut [u8], id: u16) {
+    if let Some((covered, icrc)) = datagram.split_last_chunk_mut::<ICRC_BYTES>() {
+        *icrc = flow.compute(covered, id).to_le_bytes();
     }
 }
 

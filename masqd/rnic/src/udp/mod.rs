@@ -21,10 +21,13 @@ mod sys;
 
 pub use edge::{Edge, LocalId, Route, TxBatch};
 pub use fault::{FaultInjection, FaultShim};
-pub use icrc::{FlowCache, Seen, seal};
+pub use icrc::{FlowCache, Seen, seal, seal_one};
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+
+/// Most datagrams of one train (the kernel's UDP_MAX_SEGMENTS was 64 for long).
+pub const MAX_SEGMENTS: usize = 64;
 
 /// A train: one or more datagrams of equal size (the last may be shorter) to one destination.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,746 @@
+//! Datagrams between guests of one RNIC, of two, and from strangers: what is expected holds whichever way they go.
+
+mod common;
+mod datagrams;
+
+use common::two::{WAYS, Way};
+use common::*;
+use datagrams::*;
+use masq_driver::*;
+use masq_types::{Mtu, WireQpn};
+use vrdma_abi::ring::*;
+
+#[test]
+fn a_datagram_crosses_with_its_grh() {
+    for way in WAYS {
+        for family in [V6, V4] {
+            let mut t = Ends::known(way);
+            t.a.guest.write(t.a.mr.gpa, &pattern(1001, 1));
+            // GRH and payload are cut where it hurts.
+            let sges = [sge(&t.b.mr, 0, 30), sge(&t.b.mr, 4096, 500), sge(&t.b.mr, 8192, 2000)];
+            t.b.guest.post_recv(&mut t.b.qp, 7, &sges);
+            let mut send = t.to_b(family, 42);
+            send.opcode = SEND_OP_SEND_IMM;
+            send.flags |= SEND_SOLICITED;
+            send.imm_or_inv = 0x1234;
+            t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 1), sge(&t.a.mr, 1, 1000)]);
+            let s = wait(&mut t.net, &mut t.a.cq);
+            assert_eq!((s.wr_id, s.status, s.opcode, s.consumer), (42, WC_SUCCESS, WC_SEND, 1));
+            let r = wait(&mut t.net, &mut t.b.cq);
+            assert_eq!((r.wr_id, r.status, r.opcode, r.byte_len), (7, WC_SUCCESS, WC_RECV, 1041), "{way:?}");
+            assert_eq!((r.imm_or_inv, r.src_qpn, r.sl), (0x1234, t.a.qp.wire.get(), 0));
+            let ipv4 = if family == V4 { CQE_IPV4 } else { 0 };
+            assert_eq!(r.flags, CQE_RECV | CQE_WITH_IMM | CQE_SOLICITED | CQE_GRH | ipv4);
+            let mut got = t.b.guest.read(t.b.mr.gpa, 30);
+            got.extend(t.b.guest.read(t.b.mr.gpa + 4096, 500));
+            got.extend(t.b.guest.read(t.b.mr.gpa + 8192, 511));
+            assert_eq!(got[40..], pattern(1001, 1));
+            let (source, destination) = (t.a.gids[usize::from(family)].0, t.b.gids[usize::from(family)].0);
+            if family == V4 {
+                assert_eq!(got[..20], [0; 20]);
+                // 20 + 8 + 12 + 8 + 4 + 1001 + 3 + 4 bytes.
+                assert_eq!(got[20..24], [0x45, 0, 4, 0x24]);
+                assert_eq!((&got[32..36], &got[36..40]), (&source[12..], &destination[12..]));
+            } else {
+                assert_eq!(got[..8], [0x60, 0, 0, 0, 4, 0x10, 17, 64]);
+                assert_eq!((&got[8..24], &got[24..40]), (&source[..], &destination[..]));
+            }
+            assert_eq!(t.losses(), []);
+            assert_eq!(t.events(), []);
+        }
+    }
+}
+
+#[test]
+fn inline_and_empty_ones_cross_too() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        for wr_id in 0..2 {
+            t.b.guest.post_recv(&mut t.b.qp, wr_id, &[sge(&t.b.mr, 0, 1000)]);
+        }
+        let send = t.to_b(V4, 1);
+        t.a.guest.post_inline(&mut t.a.qp, &send, b"inline");
+        let r = wait(&mut t.net, &mut t.b.cq);
+        assert_eq!((r.byte_len, t.b.guest.read(t.b.mr.gpa + 40, 6)), (46, b"inline".to_vec()));
+        let silent = vrdma_rings::SendRequest { flags: 0, ..t.to_b(V4, 2) };
+        t.a.guest.post(&mut t.a.qp, &silent, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.b.cq).byte_len, 40);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).wr_id, 1);
+        assert!(t.a.cq.ring.poll().is_none(), "the second is not signalled");
+    }
+}
+
+#[test]
+fn a_queue_pair_reaches_itself_and_others_of_its_vnic() {
+    let mut t = Ends::known(Way::Local);
+    let own = t.a.peer();
+    t.set_peer(A, own);
+    let mut other = t.a.more(&mut t.net, QpType::Ud);
+    t.a.guest.write(t.a.mr.gpa, &pattern(100, 3));
+    for (to, wire) in [(0, t.a.qp.wire), (1, other.wire)] {
+        let receiver = if to == 0 { &mut t.a.qp } else { &mut other };
+        t.a.guest.post_recv(receiver, 5, &[sge(&t.a.mr, 4096, 140)]);
+        let send = datagram(V4, t.a.gids[1], wire.get(), 6);
+        t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 100)]);
+        let seen = [wait(&mut t.net, &mut t.a.cq), wait(&mut t.net, &mut t.a.cq)];
+        assert_eq!(seen.map(|c| (c.wr_id, c.status)), [(5, WC_SUCCESS), (6, WC_SUCCESS)]);
+        assert_eq!(t.a.guest.read(t.a.mr.gpa + 4136, 100), pattern(100, 3));
+    }
+}
+
+#[test]
+fn management_datagrams_have_a_verdict_and_a_number_of_their_own() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        let mut a_gsi = t.a.gsi(&mut t.net);
+        let mut b_gsi = t.b.gsi(&mut t.net);
+        let only_cm = Verdict { cm: true, ..Verdict::default() };
+        let (a, b) = (Peer { verdict: only_cm, ..t.a.peer() }, Peer { verdict: only_cm, ..t.b.peer() });
+        t.set_peer(A, b);
+        t.set_peer(B, a);
+        t.b.guest.post_recv(&mut b_gsi, 1, &[sge(&t.b.mr, 0, 296)]);
+        let mut send = datagram(V4, t.b.gids[1], 1, 9);
+        segment(&mut send).qkey = QKEY_OF_QP;
+        t.a.guest.post(&mut a_gsi, &send, &[sge(&t.a.mr, 0, 256)]);
+        let r = wait(&mut t.net, &mut t.b.cq);
+        assert_eq!((r.wr_id, r.status, r.byte_len, r.src_qpn, r.qpn), (1, WC_SUCCESS, 296, 1, 1), "{way:?}");
+        wait(&mut t.net, &mut t.a.cq);
+        // What is no management datagram does not get there, and takes no receive.
+        t.b.guest.post_recv(&mut b_gsi, 2, &[sge(&t.b.mr, 0, 20)]);
+        t.a.guest.post(&mut a_gsi, &send, &[sge(&t.a.mr, 0, 255)]);
+        t.b.guest.post_recv(&mut b_gsi, 3, &[sge(&t.b.mr, 0, 296)]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(1);
+        assert_eq!(t.losses(), [("ud_rx_malformed", 1)]);
+        assert!(t.b.cq.ring.poll().is_none());
+        assert_eq!(t.b.guest.state(&mut t.net, &b_gsi), QpState::Rts);
+        // The rules leave ordinary datagrams out.
+        let send = t.to_b(V4, 10);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        wait(&mut t.net, &mut t.a.cq);
+        assert_eq!(t.losses(), [("ud_tx_denied", 1)]);
+        let none = Peer { verdict: Verdict::default(), ..t.a.peer() };
+        t.set_peer(B, none);
+        let mut send = datagram(V4, t.b.gids[1], 1, 11);
+        segment(&mut send).qkey = QKEY_OF_QP;
+        t.a.guest.post(&mut a_gsi, &send, &[sge(&t.a.mr, 0, 256)]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(1);
+        assert_eq!(t.losses(), [("ud_rx_denied", 1)]);
+    }
+}
+
+#[test]
+fn datagrams_wait_at_both_ends_for_their_peers() {
+    for way in WAYS {
+        let mut t = Ends::new(way);
+        t.a.guest.write(t.a.mr.gpa, &pattern(300, 5));
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        let send = t.to_b(V4, 2);
+        t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 300)]);
+        // The sender is done at once, and its memory its own.
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+        t.a.guest.write(t.a.mr.gpa, &[0; 300]);
+        assert_eq!(t.events(), [asks(A, PeerName::Gid(t.b.gids[1]))]);
+        let b = t.b.peer();
+        t.set_peer(A, b);
+        t.net.run(1);
+        let source = PeerName::Source(t.a.guest.address, t.a.qp.wire);
+        assert_eq!(t.events(), [asks(B, source)], "{way:?}");
+        assert!(t.b.cq.ring.poll().is_none());
+        let a = t.a.peer();
+        t.set_peer(B, a);
+        let r = wait(&mut t.net, &mut t.b.cq);
+        assert_eq!((r.status, r.byte_len, r.src_qpn), (WC_SUCCESS, 340, t.a.qp.wire.get()));
+        assert_eq!(t.b.guest.read(t.b.mr.gpa + 40, 300), pattern(300, 5));
+        assert_eq!(t.losses(), []);
+    }
+}
+
+#[test]
+fn without_an_answer_they_are_lost_and_asked_for_again() {
+    for way in WAYS {
+        let mut t = Ends::new(way);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        let send = t.to_b(V4, 2);
+        for round in 0..2 {
+            t.a.guest.post(&mut t.a.qp, &send, &[]);
+            wait(&mut t.net, &mut t.a.cq);
+            assert_eq!(t.events().len(), 1, "round {round}");
+            t.net.run(99);
+            assert_eq!(t.losses(), []);
+            t.net.run(2);
+            assert_eq!(t.losses(), [("ud_tx_unknown_peer", 1)]);
+        }
+        let b = t.b.peer();
+        t.set_peer(A, b);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(102);
+        assert_eq!(t.losses(), [("ud_rx_unknown_peer", 1)], "{way:?}");
+        assert!(t.b.cq.ring.poll().is_none());
+    }
+}
+
+#[test]
+fn a_peer_that_there_is_not_is_not_asked_for_again_for_a_while() {
+    let mut t = Ends::new(Way::Local);
+    let name = PeerName::Gid(t.b.gids[1]);
+    let send = t.to_b(V4, 2);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    assert_eq!(t.events(), [asks(A, name)]);
+    t.execute(A, |vnic| Command::NoPeer { vnic, name });
+    assert_eq!(t.losses(), [("ud_tx_unknown_peer", 1)]);
+    for (ms, asked) in [(0, 0), (199, 0), (2, 1)] {
+        t.net.run(ms);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+        assert_eq!(t.events().len(), asked, "after {ms} ms");
+    }
+    assert_eq!(t.losses(), [("ud_tx_unknown_peer", 2)]);
+    // The peer appears after all.
+    let b = t.b.peer();
+    t.set_peer(A, b);
+    t.execute(A, |vnic| Command::NoPeer { vnic, name });
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    assert_eq!(t.losses(), [], "an answer that comes late takes nothing away");
+    t.execute(A, |vnic| Command::RemovePeer { vnic, peer: PeerId(2) });
+    t.events();
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    assert_eq!(t.events(), [asks(A, name)]);
+}
+
+/// A burst to an unknown peer is whole when the peer is known in time: sends for which there is no room wait in their queue, and
+/// nothing else does.
+#[test]
+fn sends_wait_in_their_queue_when_too_many_wait_already() {
+    let mut t = Ends::new(Way::Remote);
+    let a = t.a.peer();
+    t.set_peer(B, a);
+    for i in 0..40 {
+        t.b.guest.post_recv(&mut t.b.qp, i, &[sge(&t.b.mr, i * 64, 64)]);
+        let send = t.to_b(V4, i);
+        t.a.guest.post_inline(&mut t.a.qp, &send, &i.to_ne_bytes());
+    }
+    t.net.run(20);
+    assert_eq!(t.events(), [asks(A, PeerName::Gid(t.b.gids[1]))]);
+    let done = std::iter::from_fn(|| t.a.cq.ring.poll()).count();
+    assert_eq!(done, 16);
+    let b = t.b.peer();
+    t.set_peer(A, b);
+    for i in 0..40 {
+        let r = wait(&mut t.net, &mut t.b.cq);
+        assert_eq!((r.wr_id, t.b.guest.read_u64(t.b.mr.gpa + i * 64 + 40)), (i, i));
+    }
+    assert_eq!(t.losses(), []);
+}
+
+/// Whoever has to wait gets its turn, and nobody is forgotten.
+#[test]
+fn many_queue_pairs_wait_for_room() {
+    let mut t = Ends::new(Way::Local);
+    let a = t.a.peer();
+    t.set_peer(B, a);
+    let mut qps: Vec<TestQp> = (0..40).map(|_| t.a.more(&mut t.net, QpType::Ud)).collect();
+    let send = t.to_b(V4, 1);
+    for qp in &mut qps {
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 64)]);
+        t.a.guest.post(qp, &send, &[]);
+    }
+    // Nobody answers: the first sixteen are lost, then as many wait, and eight for room.
+    t.net.run(150);
+    assert_eq!(t.losses(), [("ud_tx_unknown_peer", 16)]);
+    // Three of the eight go, among them those who would wake the next.
+    for qp in &qps[33..35] {
+        t.a.guest.modify(&mut t.net, qp, into(QpState::Err)).unwrap();
+    }
+    let gone = QpHandle(qps[39].handle.0);
+    t.net.execute(0, Command::DestroyQp { vnic: t.a.guest.id, qp: gone }).unwrap();
+    let b = t.b.peer();
+    t.set_peer(A, b);
+    t.net.run(250);
+    let sent = std::iter::from_fn(|| t.a.cq.ring.poll()).filter(|c| c.status == WC_SUCCESS).count();
+    let received = std::iter::from_fn(|| t.b.cq.ring.poll()).count();
+    assert_eq!((sent, received), (37, 21));
+}
+
+#[test]
+fn both_ends_judge() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        let all = Verdict { send: true, receive: true, cm: true };
+        for (end, verdict, loss) in [
+            (A, Verdict { send: false, ..all }, "ud_tx_denied"),
+            (B, Verdict { receive: false, ..all }, "ud_rx_denied"),
+        ] {
+            let peer = if end == A { t.b.peer() } else { t.a.peer() };
+            t.set_peer(end, Peer { verdict, ..peer.clone() });
+            let send = t.to_b(V4, 2);
+            t.a.guest.post(&mut t.a.qp, &send, &[]);
+            assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS, "a loss is no error");
+            t.net.run(1);
+            assert_eq!(t.losses(), [(loss, 1)], "{way:?}");
+            // It is about one pair of addresses only.
+            let (local, remote) = if end == A { (&t.a, &t.b) } else { (&t.b, &t.a) };
+            let exception = PairVerdict { local: local.gids[0], remote: remote.gids[0], verdict: all };
+            t.set_peer(end, Peer { verdict, exceptions: vec![exception], ..peer.clone() });
+            t.a.guest.post(&mut t.a.qp, &send, &[]);
+            wait(&mut t.net, &mut t.a.cq);
+            t.net.run(1);
+            assert_eq!(t.losses(), [(loss, 1)], "{way:?}");
+            let send = t.to_b(V6, 3);
+            t.a.guest.post(&mut t.a.qp, &send, &[]);
+            wait(&mut t.net, &mut t.a.cq);
+            assert_eq!(wait(&mut t.net, &mut t.b.cq).status, WC_SUCCESS);
+            t.set_peer(end, peer);
+            t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_has_moved_is_heard_from_its_new_place_only() {
+    let mut t = Ends::known(Way::Remote);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+    let moved = Peer { addresses: vec!["192.0.2.77".parse().unwrap()], ..t.a.peer() };
+    t.set_peer(B, moved);
+    let send = t.to_b(V4, 2);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    t.net.run(1);
+    assert_eq!(t.events(), [asks(B, PeerName::Source(t.a.guest.address, t.a.qp.wire))]);
+    let back = t.a.peer();
+    t.set_peer(B, back);
+    assert_eq!(wait(&mut t.net, &mut t.b.cq).status, WC_SUCCESS);
+    t.execute(B, |vnic| Command::RemovePeer { vnic, peer: PeerId(1) });
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    t.net.run(1);
+    assert_eq!(t.events().len(), 1, "it is forgotten");
+}
+
+#[test]
+fn qkeys() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        let mut send = t.to_b(V4, 2);
+        segment(&mut send).qkey = QKEY + 1;
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(1);
+        assert_eq!(t.losses(), [("ud_rx_qkey_violations", 1)]);
+        segment(&mut send).qkey = QKEY_OF_QP | 5;
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.b.cq).status, WC_SUCCESS);
+        let other = QpChange { qkey: Some(QKEY + 1), ..QpChange::default() };
+        t.a.guest.modify(&mut t.net, &t.a.qp, other).unwrap();
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        t.net.run(1);
+        assert_eq!(t.losses(), [("ud_rx_qkey_violations", 1)], "{way:?}");
+    }
+}
+
+#[test]
+fn numbers_outside_the_peers_blocks_are_nobodys() {
+    let mut t = Ends::known(Way::Local);
+    // A number of A's own vNIC, at B's address; none at all; a number that is too large.
+    for qpn in [t.a.qp.wire.get(), 0, u32::MAX] {
+        let send = datagram(V4, t.b.gids[1], qpn, 1);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+        assert_eq!(t.losses(), [("ud_tx_foreign_qpn", 1)]);
+    }
+    let send = datagram(V4, t.b.gids[1], t.b.qp.wire.get() + 100, 1);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    assert_eq!(t.losses(), [("ud_rx_no_qp", 1)]);
+}
+
+/// Whatever the peer tables say, nothing goes from one network to another.
+#[test]
+fn networks_are_apart() {
+    let mut t = Ends::with_networks(Way::Local, [100, 101]);
+    let (a, b) = (t.a.peer(), t.b.peer());
+    t.set_peer(A, b);
+    t.set_peer(B, a);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+    let send = t.to_b(V4, 2);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    assert_eq!(t.losses(), [("ud_rx_unknown_peer", 1)]);
+    assert!(t.b.cq.ring.poll().is_none());
+}
+
+#[test]
+fn a_failed_send_puts_the_send_queue_in_error() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        for wr_id in 10..14 {
+            t.b.guest.post_recv(&mut t.b.qp, wr_id, &[sge(&t.b.mr, 0, 4096)]);
+            t.a.guest.post_recv(&mut t.a.qp, wr_id, &[sge(&t.a.mr, 0, 4096)]);
+        }
+        let bad = ring_sge(t.a.mr.gpa, 8, t.a.mr.key ^ 0x100);
+        for wr_id in 1..4 {
+            let send = t.to_b(V4, wr_id);
+            t.a.guest.post(&mut t.a.qp, &send, if wr_id == 2 { std::slice::from_ref(&bad) } else { &[] });
+        }
+        let seen = [(); 3].map(|()| wait(&mut t.net, &mut t.a.cq));
+        let expected = [(1, WC_SUCCESS), (2, WC_LOC_PROT_ERR), (3, WC_WR_FLUSH_ERR)];
+        assert_eq!(seen.map(|c| (c.wr_id, c.status)), expected);
+        assert_eq!(t.a.guest.state(&mut t.net, &t.a.qp), QpState::Sqe);
+        // What is posted from now on is flushed; receives go on.
+        let send = t.to_b(V4, 4);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_WR_FLUSH_ERR);
+        let to_a = datagram(V4, t.a.gids[1], t.a.qp.wire.get(), 5);
+        t.b.guest.post(&mut t.b.qp, &to_a, &[]);
+        let r = wait(&mut t.net, &mut t.a.cq);
+        assert_eq!((r.wr_id, r.status), (10, WC_SUCCESS), "{way:?}");
+        t.a.guest.modify(&mut t.net, &t.a.qp, into(QpState::Rts)).unwrap();
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+        assert_eq!(t.events(), [], "the completions tell it");
+    }
+}
+
+#[test]
+fn sends_that_make_no_sense_fail() {
+    let mut t = Ends::known(Way::Local);
+    let multicast = ["ff02::1", "239.0.0.1"].map(gid);
+    type Spoil = fn(&mut vrdma_rings::SendRequest, &[masq_types::Gid; 2]);
+    let spoil: [(Spoil, u8); 8] = [
+        (|r, m| segment(r).dgid = m[0].0, WC_LOC_QP_OP_ERR),
+        (|r, m| segment(r).dgid = m[1].0, WC_LOC_QP_OP_ERR),
+        (|r, _| segment(r).dgid = [0; 16], WC_LOC_QP_OP_ERR),
+        (|r, _| segment(r).sgid_index = 2, WC_LOC_QP_OP_ERR),
+        (|r, _| segment(r).sgid_index = 255, WC_LOC_QP_OP_ERR),
+        // An IPv6 address cannot send to an IPv4 one.
+        (|r, _| segment(r).sgid_index = 0, WC_LOC_QP_OP_ERR),
+        (|r, _| r.opcode = SEND_OP_RDMA_WRITE, WC_LOC_QP_OP_ERR),
+        (|r, _| r.opcode = 77, WC_LOC_QP_OP_ERR),
+    ];
+    for (i, (spoil, status)) in spoil.into_iter().enumerate() {
+        let mut send = t.to_b(V4, 1);
+        spoil(&mut send, &multicast);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, status, "{i}");
+        t.a.guest.modify(&mut t.net, &t.a.qp, into(QpState::Rts)).unwrap();
+    }
+    assert_eq!((t.losses(), t.events()), (vec![], vec![]));
+    // An address that peers do not know yet.
+    let (table, published) = (t.a.gids.to_vec(), vec![t.a.gids[0]]);
+    t.execute(A, |vnic| Command::SetGids { vnic, table, published });
+    let send = t.to_b(V4, 1);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+    assert_eq!(t.losses(), [("ud_tx_unpublished_gid", 1)]);
+}
+
+#[test]
+fn the_path_mtu_is_the_longest_payload() {
+    for mtu in [None, Some(Mtu::B1024)] {
+        let mut t = Ends::known(Way::Remote);
+        t.a.guest.modify(&mut t.net, &t.a.qp, into(QpState::Reset)).unwrap();
+        t.a.to_rts(&mut t.net, &t.a.qp, mtu);
+        let longest = mtu.map_or(4096, Mtu::bytes);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 8192)]);
+        let send = t.to_b(V4, 2);
+        t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, longest)]);
+        assert_eq!(wait(&mut t.net, &mut t.b.cq).byte_len, longest + 40);
+        wait(&mut t.net, &mut t.a.cq);
+        t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, longest + 1)]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_LOC_LEN_ERR);
+    }
+}
+
+#[test]
+fn receives_that_are_missing_or_too_short() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        let send = t.to_b(V4, 2);
+        t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 100)]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(1);
+        assert_eq!(t.losses(), [("ud_rx_no_receive", 1)]);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 140)]);
+        t.b.guest.post_recv(&mut t.b.qp, 2, &[sge(&t.b.mr, 0, 139)]);
+        t.b.guest.post_recv(&mut t.b.qp, 3, &[sge(&t.b.mr, 0, 139)]);
+        for _ in 0..2 {
+            t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 100)]);
+            assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+        }
+        let seen = [(); 3].map(|()| wait(&mut t.net, &mut t.b.cq)).map(|c| (c.wr_id, c.status));
+        assert_eq!(seen, [(1, WC_SUCCESS), (2, WC_LOC_LEN_ERR), (3, WC_WR_FLUSH_ERR)], "{way:?}");
+        assert_eq!(t.b.guest.state(&mut t.net, &t.b.qp), QpState::Err);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(1);
+        assert_eq!(t.losses(), [("ud_rx_no_qp", 1)], "a queue pair in error receives nothing");
+    }
+}
+
+#[test]
+fn err_flushes_and_reset_begins_anew() {
+    let mut t = Ends::new(Way::Local);
+    t.a.guest.post_recv(&mut t.a.qp, 1, &[sge(&t.a.mr, 0, 140)]);
+    // Sixteen wait for their peer, the others in the queue.
+    for wr_id in 0..18 {
+        let send = t.to_b(V4, wr_id);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+    }
+    t.net.run(1);
+    t.a.guest.modify(&mut t.net, &t.a.qp, into(QpState::Err)).unwrap();
+    t.net.run(5);
+    let seen: Vec<_> = std::iter::from_fn(|| t.a.cq.ring.poll()).collect();
+    assert_eq!(seen.len(), 19);
+    let flushed: Vec<_> = seen.iter().filter(|c| c.status == WC_WR_FLUSH_ERR).map(|c| c.wr_id).collect();
+    assert_eq!(flushed, [16, 17, 1]);
+    t.a.cq.ring.publish();
+    t.a.guest.modify(&mut t.net, &t.a.qp, into(QpState::Reset)).unwrap();
+    t.a.qp.sq.reset();
+    t.a.qp.rq.reset();
+    t.a.to_rts(&mut t.net, &t.a.qp, None);
+    // What was to be sent before the reset is not sent after it.
+    let (a, b) = (t.a.peer(), t.b.peer());
+    t.set_peer(A, b);
+    t.set_peer(B, a);
+    t.net.run(1);
+    assert_eq!(t.losses(), []);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 140)]);
+    let send = t.to_b(V4, 50);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    assert_eq!(wait(&mut t.net, &mut t.a.cq).wr_id, 50);
+    assert_eq!(wait(&mut t.net, &mut t.b.cq).wr_id, 1);
+}
+
+#[test]
+fn a_vnic_goes_while_datagrams_wait() {
+    let mut t = Ends::new(Way::Local);
+    let send = t.to_b(V4, 1);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    wait(&mut t.net, &mut t.a.cq);
+    let Ends { mut net, a, .. } = t;
+    a.guest.detach(&mut net);
+    net.run(300);
+    assert_eq!(net.counter(0, "ud_tx_unknown_peer"), 0);
+}
+
+#[test]
+fn a_draining_queue_pair_finishes_what_waits_in_its_queue() {
+    let mut t = Ends::new(Way::Local);
+    for wr_id in 0..17 {
+        let send = t.to_b(V4, wr_id);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+    }
+    t.net.run(1);
+    t.events();
+    let drain = QpChange { to: Some(QpState::Sqd), sq_drained_notify: Some(true), ..QpChange::default() };
+    t.a.guest.modify(&mut t.net, &t.a.qp, drain).unwrap();
+    t.net.run(1);
+    assert_eq!(t.events(), []);
+    let b = t.b.peer();
+    t.set_peer(A, b);
+    t.net.run(1);
+    let drained = Event::SqDrained { vnic: t.a.guest.id, qp: t.a.qp.handle };
+    assert!(t.events().contains(&drained));
+    assert_eq!(std::iter::from_fn(|| t.a.cq.ring.poll()).count(), 17);
+}
+
+/// What comes from addresses or numbers that are no peer's never reaches a guest, and bothers masqd a bounded number of times.
+#[test]
+fn forged_sources() {
+    let mut t = Ends::known(Way::Remote);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+    let stranger = "192.0.2.1".parse().unwrap();
+    let own = t.a.guest.address;
+    let mut asked = 0;
+    for i in 0..2000u32 {
+        // From nobody; from a peer's host, but of no peer's number; as if from B itself.
+        let source = if i % 2 == 0 { stranger } else { own };
+        let src_qpn = WireQpn::from_wire(0x80_0000 + i);
+        t.inject(B, source, 0xc000, t.packet(src_qpn, b"forged"));
+        t.net.run(1);
+        for event in t.events() {
+            let Event::UnknownPeer { name, .. } = event else { panic!("{event:?}") };
+            asked += 1;
+            t.execute(B, |vnic| Command::NoPeer { vnic, name });
+        }
+    }
+    assert!(t.b.cq.ring.poll().is_none());
+    assert_eq!(t.losses(), [("ud_rx_unknown_peer", 2000)]);
+    // Two seconds and more.
+    assert!(asked > 128 && asked <= 12 * 128, "{asked}");
+    // A real peer gets through all the same.
+    let send = t.to_b(V4, 2);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    assert_eq!(wait(&mut t.net, &mut t.b.cq).status, WC_SUCCESS);
+}
+
+/// Those that nobody answers for take no more than their share of memory.
+#[test]
+fn unanswered_floods_are_bounded() {
+    let mut t = Ends::known(Way::Remote);
+    for i in 0..1000u32 {
+        let packet = t.packet(WireQpn::from_wire(0x80_0000 + i), &[0; 4096]);
+        t.inject(B, "192.0.2.1".parse().unwrap(), 0xc000, packet);
+    }
+    assert_eq!(t.losses(), [("ud_rx_unknown_peer", 1000 - 48)]);
+    assert_eq!(t.events().len(), 48);
+    // Whoever sends in the meantime is not held up.
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+    let send = t.to_b(V4, 2);
+    t.a.guest.post(&mut t.a.qp, &send, &[]);
+    assert_eq!(wait(&mut t.net, &mut t.b.cq).status, WC_SUCCESS);
+}
+
+#[test]
+fn packets_that_are_no_datagrams_are_dropped() {
+    let mut t = Ends::known(Way::Remote);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 8192)]);
+    let address = t.a.guest.address;
+    let too_long = t.packet(t.a.qp.wire, &[0; 4097]);
+    t.inject(B, address, 0xc000, too_long);
+    let rc = masq_wire::PacketRepr::new(
+        masq_wire::Opcode::RC_SEND_ONLY,
+        t.b.qp.wire,
+        masq_types::Psn::new(1),
+        masq_wire::Extension::None,
+    );
+    t.inject(B, address, 0xc000, (rc, Vec::new()));
+    assert_eq!(t.losses(), [("ud_rx_malformed", 2)]);
+    let before = t.net.counter(1, "rx_icrc_errors");
+    let (mut repr, payload) = t.packet(t.a.qp.wire, b"bad");
+    repr.bth.pkey = 0;
+    t.inject_spoilt(B, address, 0xc000, (repr, payload));
+    assert_eq!(t.net.counter(1, "rx_icrc_errors"), before + 1);
+    assert!(t.b.cq.ring.poll().is_none());
+}
+
+/// A peer that is no masq, as its packets are: its UDP source port says nothing of addresses.
+#[test]
+fn strangers_are_known_by_their_first_address() {
+    let mut t = Ends::known(Way::Remote);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+    let (address, packet) = (t.a.guest.address, t.packet(t.a.qp.wire, b"hi"));
+    t.inject(B, address, 0xe123, packet);
+    let r = wait(&mut t.net, &mut t.b.cq);
+    assert_eq!((r.byte_len, r.flags & CQE_IPV4), (42, CQE_IPV4));
+    let grh = t.b.guest.read(t.b.mr.gpa, 40);
+    assert_eq!((&grh[32..36], &grh[36..]), (&t.a.gids[1].0[12..], &t.b.gids[1].0[12..]));
+}
+
+/// The underlay's family is none of the guests' business.
+#[test]
+fn an_ipv6_underlay() {
+    let Some(mut t) = Ends::at_ipv6_loopback() else {
+        eprintln!("::1 does not exist here: nothing to test");
+        return;
+    };
+    for family in [V6, V4] {
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        let send = t.to_b(family, 2);
+        t.a.guest.post_inline(&mut t.a.qp, &send, b"local");
+        let r = wait(&mut t.net, &mut t.b.cq);
+        assert_eq!((r.byte_len, r.flags & CQE_IPV4 != 0), (45, family == V4));
+    }
+    // And from another host.
+    let elsewhere = "2001:db8::5".parse().unwrap();
+    let peer = Peer { addresses: vec![elsewhere], ..t.a.peer() };
+    t.set_peer(B, peer);
+    t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+    let packet = t.packet(t.a.qp.wire, b"remote");
+    t.inject(B, elsewhere, 0xc000, packet);
+    let r = wait(&mut t.net, &mut t.b.cq);
+    assert_eq!((r.byte_len, r.flags & CQE_IPV4), (46, 0));
+    assert_eq!(t.b.guest.read(t.b.mr.gpa + 40, 6), b"remote");
+}
+
+#[test]
+fn a_rate_holds_datagrams_back() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        let rate = Rate { bits_per_sec: 8_000_000, burst_bytes: Rate::MIN_BURST_BYTES };
+        let limits = Limits { rate: Some(rate), ..Limits::default() };
+        t.execute(A, |vnic| Command::SetLimits { vnic, limits });
+        // Nobody receives them; they are sent all the same.
+        for wr_id in 0..60 {
+            let send = t.to_b(V4, wr_id);
+            t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 4000)]);
+        }
+        t.net.run(100);
+        let Ok(Reply::VnicCounters(sent)) = t.net.execute(0, Command::VnicCounters { vnic: t.a.guest.id })
+        else {
+            panic!("no counters")
+        };
+        let due = 100_000 + rate.burst_bytes;
+        assert!(sent.tx_ip_bytes <= due && sent.tx_ip_bytes + 20_000 >= due, "{way:?}: {sent:?}");
+        let done = std::iter::from_fn(|| t.a.cq.ring.poll()).count() as u64;
+        assert_eq!((done, sent.tx_packets, sent.tx_messages), (sent.tx_messages, done, done));
+        assert_eq!(sent.tx_ip_bytes, done * (28 + 12 + 8 + 4000 + 4));
+    }
+}
+
+#[test]
+fn a_shared_receive_queue_takes_datagrams() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        let mut srq = t.b.guest.srq(&mut t.net, None);
+        let cq = &t.b.cq;
+        let qps: Vec<TestQp> = (0..2)
+            .map(|_| {
+                let shared = |init: &mut QpInit| {
+                    (init.qp_type, init.receives) = (QpType::Ud, Receives::Shared(srq.handle));
+                };
+                t.b.guest.qp_with(&mut t.net, cq, cq, shared)
+            })
+            .collect();
+        for (wr_id, qp) in qps.iter().enumerate() {
+            t.b.to_rts(&mut t.net, qp, None);
+            t.b.guest.post_srq_recv(&mut srq, wr_id as u64, &[sge(&t.b.mr, 0, 64)]);
+        }
+        for (wr_id, qp) in qps.iter().enumerate() {
+            let send = datagram(V4, t.b.gids[1], qp.wire.get(), 1);
+            t.a.guest.post(&mut t.a.qp, &send, &[]);
+            let r = wait(&mut t.net, &mut t.b.cq);
+            assert_eq!((r.wr_id, r.qpn), (wr_id as u64, qp.wire.get()));
+            assert_eq!(r.flags, CQE_RECV | CQE_SRQ | CQE_GRH | CQE_IPV4);
+        }
+    }
+}
+
+/// What goes out, as another implementation sees it.
+#[test]
+fn the_bytes_on_the_wire() {
+    let mut t = Ends::new(Way::Local);
+    let address = fresh_address();
+    let socket = std::net::UdpSocket::bind((address.as_str(), masq_wire::ROCEV2_UDP_PORT)).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    let peer = Peer { addresses: vec![address.parse().unwrap()], ..t.b.peer() };
+    t.set_peer(A, peer);
+    let mut send = t.to_b(V4, 1);
+    send.opcode = SEND_OP_SEND_IMM;
+    send.imm_or_inv = u32::from_ne_bytes(*b"imm!");
+    t.a.guest.post_inline(&mut t.a.qp, &send, b"hello");
+    wait(&mut t.net, &mut t.a.cq);
+    let mut bytes = [0; 100];
+    let (len, source) = socket.recv_from(&mut bytes).unwrap();
+    // Both addresses stand second in their records.
+    assert_eq!((source.ip(), source.port()), (t.a.guest.address, 0xc021));
+    let [_, d0, d1, d2] = t.b.qp.wire.get().to_be_bytes();
+    let [_, s0, s1, s2] = t.a.qp.wire.get().to_be_bytes();
+    #[rustfmt::skip]
+    let expected = [
+        0x65, 0x70, 0xff, 0xff, 0, d0, d1, d2, 0, 0xff, 0xff, 0xff, // BTH: UD SEND Only with Immediate, pad 3
+        0x11, 0x11, 0x11, 0x11, 0, s0, s1, s2, // DETH
+        b'i', b'm', b'm', b'!',
+        b'h', b'e', b'l', b'l', b'o', 0, 0, 0,
+    ];
+    assert_eq!(bytes[..len - 4], expected);
+    let local = socket.local_addr().unwrap().ip();
+    let flow = masq_wire::IcrcFlow::new(source.ip(), local, source.port()).unwrap();
+    assert_eq!(flow.check(&bytes[..len], 0), masq_wire::IcrcVerdict::Exact);
+}
