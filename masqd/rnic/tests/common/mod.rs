@@ -133,6 +133,7 @@ pub fn all_access() -> Access {
     }
 }
 
+#[derive(Clone, Copy)]
 pub struct Mr {
     pub gpa: u64,
     pub key: u32,
