@@ -1,7 +1,7 @@
 //! Contexts: opens of the device.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vrdma_abi::control::*;
 use vrdma_abi::ring::{self, CQE_BYTES};
@@ -47,11 +47,32 @@ pub struct Context {
     /// The guest's kernel has opened it.
     pub(super) kernel: bool,
     pub(super) area: Mapping,
+    /// Rings of objects that nobody has any more, but that the host still knows; `None` when it knows nothing of the context.
+    kept: Mutex<Option<Vec<Arc<Mapping>>>>,
     pub(super) next_cookie: AtomicU32,
     pub(super) seen: Seen,
 }
 
 impl Context {
+    pub(super) fn new(
+        guest: &Arc<Guest>,
+        ctx: u32,
+        kernel: bool,
+        doorbells: Doorbells<SharedRing>,
+        area: Mapping,
+    ) -> Self {
+        Context {
+            guest: guest.clone(),
+            doorbells,
+            ctx,
+            kernel,
+            area,
+            kept: Mutex::new(Some(Vec::new())),
+            next_cookie: AtomicU32::new(1),
+            seen: Seen::default(),
+        }
+    }
+
     /// The guest.
     pub fn guest(&self) -> &Arc<Guest> {
         &self.guest
@@ -86,7 +107,8 @@ impl Context {
         assert_eq!(reply.ring_format, RING_FORMAT_1);
         let ring = CqRing::new(shared(&memory), entries).expect("the ring fits its pages");
         let memory = Mutex::new(Arc::new(memory));
-        Ok(Arc::new(Cq { ring: Mutex::new(ring), ctx: self.clone(), cq, memory }))
+        let destroyed = AtomicBool::new(false);
+        Ok(Arc::new(Cq { ring: Mutex::new(ring), ctx: self.clone(), cq, memory, destroyed }))
     }
 
     /// The doorbell area's memory, for tests that spoil it.
@@ -96,7 +118,17 @@ impl Context {
 
     /// Ends the context and everything in it.
     pub fn destroy(&self) -> Result<(), ControlError> {
-        self.guest.destroy(OP_DESTROY_CONTEXT, self.ctx)
+        self.guest.destroy(OP_DESTROY_CONTEXT, self.ctx)?;
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    /// Keeps the ring of an object that was dropped without being destroyed, so that its pages are no other ring's while the RNIC
+    /// may write to them.
+    pub(super) fn keep(&self, ring: Arc<Mapping>) {
+        if let Some(kept) = &mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner) {
+            kept.push(ring);
+        }
     }
 
     pub(super) fn ring(&self, entries: u32, shift: u8) -> Mapping {

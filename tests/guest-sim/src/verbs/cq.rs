@@ -1,6 +1,7 @@
 //! Completion queues.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vrdma_abi::control::*;
@@ -18,6 +19,7 @@ pub struct Cq {
     pub(super) cq: u32,
     /// The ring's memory; another one after a resize.
     pub(super) memory: Mutex<Arc<Mapping>>,
+    pub(super) destroyed: AtomicBool,
 }
 
 impl Cq {
@@ -92,6 +94,16 @@ impl Cq {
 
     /// Destroys the queue.
     pub fn destroy(&self) -> Result<(), ControlError> {
-        self.ctx.guest.destroy(OP_DESTROY_CQ, self.cq)
+        self.ctx.guest.destroy(OP_DESTROY_CQ, self.cq)?;
+        self.destroyed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        if !self.destroyed.load(Ordering::Relaxed) {
+            self.ctx.keep(self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).clone());
+        }
     }
 }

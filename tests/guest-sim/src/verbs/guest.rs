@@ -12,7 +12,6 @@ use vrdma_abi::control::*;
 use vrdma_abi::event::{AsyncEvent, CompEvent};
 use vrdma_rings::Doorbells;
 
-use super::context::Seen;
 use super::{Context, shared};
 use crate::control::{ControlError, ControlQueue};
 use crate::device::{Device, Error};
@@ -108,15 +107,8 @@ impl Guest {
         let area = self.ram.alloc_scattered(slots).expect("pages can be mapped");
         let (doorbells, _tables) = self.control.page_table(&area.gpas(), 12);
         self.control.run(OP_CREATE_CONTEXT, &CreateContext { ctx, flags, doorbells })?;
-        Ok(Arc::new(Context {
-            doorbells: Doorbells::new(shared(&area), shared(&self.status)),
-            guest: self.clone(),
-            ctx,
-            kernel: flags & CONTEXT_KERNEL != 0,
-            area,
-            next_cookie: AtomicU32::new(1),
-            seen: Seen::default(),
-        }))
+        let rings = Doorbells::new(shared(&area), shared(&self.status));
+        Ok(Arc::new(Context::new(self, ctx, flags & CONTEXT_KERNEL != 0, rings, area)))
     }
 
     /// GID 0.

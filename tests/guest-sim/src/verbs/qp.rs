@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vrdma_abi::control::*;
@@ -76,19 +76,20 @@ pub struct Qp {
     pub(super) recvs: Option<Recvs>,
     /// None of XRC.
     pub(super) recv_cq: Option<Arc<Cq>>,
+    destroyed: AtomicBool,
 }
 
 /// A send queue.
 pub(super) struct Sends {
     pub(super) queue: Mutex<SendQueue>,
-    pub(super) memory: Mapping,
+    pub(super) memory: Arc<Mapping>,
     pub(super) cq: Arc<Cq>,
 }
 
 /// A receive queue.
 pub(super) struct Recvs {
     pub(super) ring: Mutex<RecvRing<SharedRing>>,
-    pub(super) memory: Mapping,
+    pub(super) memory: Arc<Mapping>,
 }
 
 /// A send ring, and where its next entry will stand.
@@ -159,10 +160,10 @@ impl Pd {
             (command.rq_entries, command.rq_stride_shift) = (entries, shift);
             command.max_recv_sge = caps.recv_sge;
             let ring = RecvRing::new(shared(&memory), entries, shift).expect("the ring fits its pages");
-            recvs = Some(Recvs { ring: Mutex::new(ring), memory });
+            recvs = Some(Recvs { ring: Mutex::new(ring), memory: Arc::new(memory) });
         }
         let queue = Mutex::new(SendQueue::new(shared(&sq_memory), sq_entries, sq_shift));
-        let sends = Sends { queue, memory: sq_memory, cq: send_cq.clone() };
+        let sends = Sends { queue, memory: Arc::new(sq_memory), cq: send_cq.clone() };
         let recv_cq = (!initiator).then(|| recv_cq.clone());
         Qp::create(ctx, command, Some(sends), recvs, recv_cq)
     }
@@ -192,6 +193,7 @@ impl Qp {
             sends,
             recvs,
             recv_cq,
+            destroyed: AtomicBool::new(false),
         }))
     }
 
@@ -253,7 +255,9 @@ impl Qp {
 
     /// Destroys the queue pair.
     pub fn destroy(&self) -> Result<(), ControlError> {
-        self.guest().destroy(OP_DESTROY_QP, self.qp)
+        self.guest().destroy(OP_DESTROY_QP, self.qp)?;
+        self.destroyed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// After RESET: its queues are empty, and what it has completed and nobody has taken is nobody's.
@@ -284,5 +288,14 @@ impl Qp {
     #[track_caller]
     pub(super) fn recvs(&self) -> &Recvs {
         self.recvs.as_ref().expect("a queue pair with a receive queue of its own")
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if !self.destroyed.load(Ordering::Relaxed) {
+            self.sends.take().into_iter().for_each(|sends| self.ctx.keep(sends.memory));
+            self.recvs.take().into_iter().for_each(|recvs| self.ctx.keep(recvs.memory));
+        }
     }
 }

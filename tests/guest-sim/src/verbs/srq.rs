@@ -1,6 +1,7 @@
 //! Shared receive queues, and the domains of those that XRC names.
 
 use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vrdma_abi::control::*;
@@ -18,8 +19,9 @@ pub struct Srq {
     /// The number by which XRC messages name it; 0 if they cannot.
     pub srqn: u32,
     ring: Mutex<SharedRecvRing<SharedRing>>,
-    memory: Mapping,
+    memory: Arc<Mapping>,
     cq: Option<Arc<Cq>>,
+    destroyed: AtomicBool,
 }
 
 /// A domain of XRC. It belongs to the device, so that processes can share it.
@@ -90,8 +92,9 @@ impl Pd {
             srq,
             srqn: reply.srqn,
             ring: Mutex::new(ring),
-            memory,
+            memory: Arc::new(memory),
             cq: xrc.map(|(_, cq)| cq.clone()),
+            destroyed: AtomicBool::new(false),
         }))
     }
 }
@@ -143,7 +146,17 @@ impl Srq {
 
     /// Destroys the queue.
     pub fn destroy(&self) -> Result<(), ControlError> {
-        self.ctx.guest.destroy(OP_DESTROY_SRQ, self.srq)
+        self.ctx.guest.destroy(OP_DESTROY_SRQ, self.srq)?;
+        self.destroyed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        if !self.destroyed.load(Ordering::Relaxed) {
+            self.ctx.keep(self.memory.clone());
+        }
     }
 }
 
