@@ -236,6 +236,8 @@ fn sends_wait_in_their_queue_when_too_many_wait_already() {
         assert_eq!((r.wr_id, t.b.guest.read_u64(t.b.mr.gpa + i * 64 + 40)), (i, i));
     }
     assert_eq!(t.losses(), []);
+    // Those that left together had the Identifications that their ICRCs were made for.
+    assert_eq!(t.net.counter(1, "rx_icrc_explained"), 0);
 }
 
 /// Whoever has to wait gets its turn, and nobody is forgotten.

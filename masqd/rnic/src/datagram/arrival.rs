@@ -8,7 +8,7 @@ use masq_wire::{ImmDt, Parsed, Transport};
 
 use super::gids::meant;
 use super::grh::{GRH_BYTES, Grh};
-use super::{Loss, MAX_PAYLOAD, Verdict, Waiting, ip_bytes, judge_unknown, park, peers, receives};
+use super::{Fate, Loss, MAX_PAYLOAD, Waiting, ip_bytes, judge_unknown, park, peers, receives};
 use crate::engine::{Origin, World};
 use crate::keys::{Need, SgeSpans};
 use crate::local::{Side, copy};
@@ -174,12 +174,12 @@ fn wait(
 ) -> Result<(), MemoryFault> {
     let name = PeerName::Source(incoming.source, incoming.src_qpn);
     match judge_unknown(world, vnic, &name) {
-        Verdict::Wait => {
+        Fate::Wait => {
             let mut bytes = Vec::with_capacity(incoming.len);
             payload.append_to(world, incoming.len, &mut bytes)?;
             park(world, vnic, name, Waiting::In(*incoming, bytes));
         }
-        Verdict::NoRoom | Verdict::Lost => world.losses.count(Loss::RxUnknownPeer),
+        Fate::NoRoom | Fate::Lost => world.losses.count(Loss::RxUnknownPeer),
     }
     Ok(())
 }

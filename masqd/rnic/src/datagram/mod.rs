@@ -268,8 +268,8 @@ pub fn expire(world: &mut World, deadline: Time, vnic_key: usize) -> bool {
     true
 }
 
-/// What is to be done about a datagram whose peer is not known.
-enum Verdict {
+/// What becomes of a datagram whose peer is not known.
+enum Fate {
     /// It may wait: [`park`] it.
     Wait,
     /// There is no room for it.
@@ -279,15 +279,13 @@ enum Verdict {
 }
 
 /// Judges whether a datagram whose peer is not known may wait.
-fn judge_unknown(world: &mut World, vnic_key: usize, name: &PeerName) -> Verdict {
+fn judge_unknown(world: &mut World, vnic_key: usize, name: &PeerName) -> Fate {
     let now = world.now;
-    let Some(vnic) = world.vnics.get_mut(vnic_key) else { return Verdict::Lost };
+    let Some(vnic) = world.vnics.get_mut(vnic_key) else { return Fate::Lost };
     match vnic.datagrams.names.judge(now, name) {
-        Unknown::GiveUp => Verdict::Lost,
-        Unknown::Ask | Unknown::Asked if vnic.datagrams.parking.has_room(Direction::of(name)) => {
-            Verdict::Wait
-        }
-        Unknown::Ask | Unknown::Asked => Verdict::NoRoom,
+        Unknown::GiveUp => Fate::Lost,
+        Unknown::Ask | Unknown::Asked if vnic.datagrams.parking.has_room(Direction::of(name)) => Fate::Wait,
+        Unknown::Ask | Unknown::Asked => Fate::NoRoom,
     }
 }
 

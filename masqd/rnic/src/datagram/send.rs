@@ -9,11 +9,11 @@ use vrdma_abi::ring::QKEY_OF_QP;
 
 use super::arrival::{self, Incoming, Payload};
 use super::gids::{Places, is_multicast};
-use super::{Carrier, Loss, Verdict, Waiting, ip_bytes, judge_unknown, park, peers, stall, wake_stalled};
+use super::{Carrier, Fate, Loss, Waiting, ip_bytes, judge_unknown, park, peers, stall, wake_stalled};
 use crate::engine::World;
 use crate::local::{Held, finish_send, tell_drained};
 use crate::qp::QpKey;
-use crate::transport::{Cause, Env, Failure, MemoryFault, SendWork, Status, Time, judge_send};
+use crate::transport::{Cause, Env, Failure, MemoryFault, SendWork, Status, judge_send};
 use crate::udp::LocalId;
 
 /// What became of a queue pair's next send.
@@ -297,12 +297,12 @@ fn transmit(
 fn wait(world: &mut World, key: QpKey, outgoing: &Outgoing) -> Step {
     let name = PeerName::Gid(outgoing.destination);
     match judge_unknown(world, outgoing.vnic, &name) {
-        Verdict::Lost => lose(world, key, Loss::TxUnknownPeer),
-        Verdict::NoRoom => {
+        Fate::Lost => lose(world, key, Loss::TxUnknownPeer),
+        Fate::NoRoom => {
             stall(world, outgoing.vnic, key);
             Step::Idle
         }
-        Verdict::Wait => {
+        Fate::Wait => {
             let mut payload = Vec::with_capacity(outgoing.len);
             if let Err(fault) = Payload::Held(key).append_to(world, outgoing.len, &mut payload) {
                 return fail(world, key, Failure::local_protection(fault));
@@ -316,7 +316,7 @@ fn wait(world: &mut World, key: QpKey, outgoing: &Outgoing) -> Step {
 
 /// A datagram of `bytes` has left.
 fn account(world: &mut World, outgoing: &Outgoing, bytes: u64) {
-    let now: Time = world.now;
+    let now = world.now;
     world.counters.sent_pkts += 1;
     world.counters.sent_msgs += 1;
     if let Some(qp) = world.qps.get_mut(outgoing.from) {

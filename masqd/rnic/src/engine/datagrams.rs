@@ -37,6 +37,10 @@ impl Engine {
     /// Gives a datagram queue pair in RTS or SQD its turn.
     pub(super) fn run_datagrams(&mut self, key: QpKey) -> Ran {
         let mut ran = Ran::default();
+        if self.world.gate_closed {
+            // All that it does needs leave, also what is lost in the end.
+            return ran;
+        }
         while ran.messages < DATAGRAMS_PER_TURN && ran.bytes < SEND_BYTES {
             let room = !self.tx_blocked && (!self.tx.is_full() || self.flush());
             match datagram::step(&mut self.carrier(), key, room) {
