@@ -62,29 +62,42 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
     status(unsafe {
         let (mw, bind) = (&mut *mw, &*bind);
         let rkey = (mw.rkey & !0xff) | (mw.rkey.wrapping_add(1) & 0xff);
-        binding(rkey, &bind.bind_info)
-            .map(|request| SendRequest { flags: ring_flags(bind.send_flags), wr_id: bind.wr_id, ..request })
-            .and_then(|request| post::send_request(pair(qp), &request))
+        binding(&bind.bind_info)
+            .and_then(|segment| {
+                let request = SendRequest {
+                    opcode: SEND_OP_BIND_MW,
+                    flags: ring_flags(bind.send_flags),
+                    wr_id: bind.wr_id,
+                    rkey,
+                    operands: Operands::Bind(segment),
+                    ..SendRequest::default()
+                };
+                post::send_request(pair(qp), &request)
+            })
             .map(|()| mw.rkey = rkey)
     })
 }
 
-/// The request that binds a window of type 2.
+/// Makes a request bind a window of type 2.
 ///
 /// # Safety
 ///
 /// The window must be null or one of this provider, and the region too.
+#[cold]
 pub unsafe fn bind_type_2(
+    request: &mut SendRequest,
     mw: *const ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
-) -> Result<SendRequest, Errno> {
+) -> Result<(), Errno> {
     // SAFETY: the caller says so.
     match unsafe { mw.as_ref() } {
         // Only unbinding needs no region, and windows of this type are not unbound but invalidated.
         Some(mw) if mw.mw_type == IBV_MW_TYPE_2 && !info.mr.is_null() && (mw.rkey ^ rkey) & !0xff == 0 => {
+            request.rkey = rkey;
             // SAFETY: as above.
-            unsafe { binding(rkey, info) }
+            request.operands = Operands::Bind(unsafe { binding(info) }?);
+            Ok(())
         }
         _ => Err(Errno::EINVAL),
     }
@@ -93,18 +106,12 @@ pub unsafe fn bind_type_2(
 /// # Safety
 ///
 /// The region must be null or one of this provider.
-unsafe fn binding(rkey: u32, info: &ibv_mw_bind_info) -> Result<SendRequest, Errno> {
+unsafe fn binding(info: &ibv_mw_bind_info) -> Result<BindSegment, Errno> {
     if info.mw_access_flags & !ACCESS != 0 {
         return Err(Errno::EINVAL);
     }
     // SAFETY: the caller says so.
     let mr_lkey = unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey);
     let (access, addr, length) = (info.mw_access_flags, info.addr, info.length);
-    let segment = BindSegment { mr_lkey, access, addr, length, reserved: 0 };
-    Ok(SendRequest {
-        opcode: SEND_OP_BIND_MW,
-        rkey,
-        operands: Operands::Bind(segment),
-        ..SendRequest::default()
-    })
+    Ok(BindSegment { mr_lkey, access, addr, length, reserved: 0 })
 }

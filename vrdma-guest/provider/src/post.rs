@@ -143,8 +143,9 @@ unsafe fn send_all(pair: &Pair, first: *mut ibv_send_wr) -> Result<(), (Errno, *
 /// What the request points to must be valid, and with IBV_SEND_INLINE the memory that its scatter/gather entries name too.
 #[inline]
 unsafe fn send_one(pair: &Pair, queue: &mut SendQueue, wr: &ibv_send_wr) -> Result<(), Errno> {
+    let mut request = SendRequest::default();
     // SAFETY: the caller says that what the request points to is valid.
-    let request = unsafe { translate(pair.kind, wr) }?;
+    unsafe { translate(pair.kind, wr, &mut request) }?;
     if !has_data(request.opcode) {
         return Ok(queue.ring.post(&request, &[])?);
     }

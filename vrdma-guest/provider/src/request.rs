@@ -16,20 +16,16 @@ use crate::mw::bind_type_2;
 use crate::qp::Kind;
 use crate::verbs::*;
 
-/// Translates a request. The values of opcodes are the same on both sides.
+/// Translates a request into one that is empty. The values of opcodes are the same on both sides.
 ///
 /// # Safety
 ///
 /// What the request points to must be valid.
 #[inline]
-pub unsafe fn translate(kind: Kind, wr: &ibv_send_wr) -> Result<SendRequest, Errno> {
-    let mut request = SendRequest {
-        opcode: opcode(kind, wr.opcode)?,
-        flags: ring_flags(wr.send_flags),
-        wr_id: wr.wr_id,
-        target: Target::Connected,
-        ..SendRequest::default()
-    };
+pub unsafe fn translate(kind: Kind, wr: &ibv_send_wr, request: &mut SendRequest) -> Result<(), Errno> {
+    request.opcode = opcode(kind, wr.opcode)?;
+    request.flags = ring_flags(wr.send_flags);
+    request.wr_id = wr.wr_id;
     // SAFETY: the caller says that what counts is valid; every bit pattern is a value of all parts of the union.
     let (rdma, atomic, ud) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.wr.ud) };
     match wr.opcode {
@@ -44,10 +40,8 @@ pub unsafe fn translate(kind: Kind, wr: &ibv_send_wr) -> Result<SendRequest, Err
             request.imm_or_inv = wr.imm_data;
         }
         IBV_WR_BIND_MW => {
-            let bind = &wr.bind_mw;
             // SAFETY: as above.
-            let bound = unsafe { bind_type_2(bind.mw, bind.rkey, &bind.bind_info) }?;
-            (request.rkey, request.operands) = (bound.rkey, bound.operands);
+            unsafe { bind_type_2(request, wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info) }?;
         }
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
             (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
@@ -62,7 +56,7 @@ pub unsafe fn translate(kind: Kind, wr: &ibv_send_wr) -> Result<SendRequest, Err
         Kind::Datagram => request.target = unsafe { datagram(ud.ah, ud.remote_qpn, ud.remote_qkey) }?,
         Kind::XrcInitiator => request.target = xrc(wr.remote_srqn),
     }
-    Ok(request)
+    Ok(())
 }
 
 /// Where a datagram goes.

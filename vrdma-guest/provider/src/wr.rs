@@ -251,9 +251,7 @@ builders! {
     };
     wr_local_inv(key: u32) = SEND_OP_LOCAL_INV, |request| immediate(request, key);
     wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = SEND_OP_BIND_MW, |request| {
-        let bound = bind_type_2(mw, rkey, &*info)?;
-        (request.rkey, request.operands) = (bound.rkey, bound.operands);
-        Ok(())
+        bind_type_2(request, mw, rkey, &*info)
     };
 }
 

@@ -88,11 +88,22 @@ impl SendRequest {
 }
 
 /// The data of a request that stands in an entry already. The default is no data at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendData {
-    num_sge: u8,
-    inline: bool,
-    inline_bytes: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendData(Data);
+
+/// Words, so that a result of this type is put together and taken apart by words: this is the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    /// So many scatter/gather entries.
+    Gathered(u32),
+    /// So many bytes.
+    Inline(u32),
+}
+
+impl Default for SendData {
+    fn default() -> Self {
+        Self(Data::Gathered(0))
+    }
 }
 
 /// The guest's side of a send queue.
@@ -132,12 +143,11 @@ impl<M: SharedMemory> SendRing<M> {
     pub fn gather(&mut self, request: &SendRequest, sges: &[Sge]) -> Result<SendData, PostError> {
         let entry = self.0.next()?;
         let data = request.data_offset();
-        let num_sge = u8::try_from(sges.len()).map_err(|_| PostError::TooManySges)?;
         if data + sges.as_bytes().len() > self.0.stride() {
             return Err(PostError::TooManySges);
         }
         self.0.memory.write(entry + data, sges.as_bytes());
-        Ok(SendData { num_sge, ..SendData::default() })
+        Ok(SendData(Data::Gathered(sges.len() as u32))) // at most a stride
     }
 
     /// Copies the data of the next send into it, piece by piece. Of `request`, only the kinds of its segments matter.
@@ -158,23 +168,27 @@ impl<M: SharedMemory> SendRing<M> {
             self.0.memory.write(entry + data + filled, piece);
             filled += piece.len();
         }
-        Ok(SendData { inline: true, inline_bytes: filled as u32, num_sge: 0 }) // at most a stride
+        Ok(SendData(Data::Inline(filled as u32))) // at most a stride
     }
 
     /// Completes the next send, whose data has been written. The RNIC sees it after [`publish`](Self::publish).
     #[inline]
     pub fn push(&mut self, request: &SendRequest, data: SendData) -> Result<(), PostError> {
         let entry = self.0.next()?;
+        let (inline, num_sge, inline_bytes) = match data.0 {
+            Data::Gathered(entries) => (0, entries as u8, 0), // at most 64 in the largest stride
+            Data::Inline(bytes) => (SEND_INLINE, 0, bytes),
+        };
         let header = SendHeader {
             opcode: request.opcode,
-            flags: request.flags & !SEND_INLINE | if data.inline { SEND_INLINE } else { 0 },
-            num_sge: data.num_sge,
+            flags: request.flags & !SEND_INLINE | inline,
+            num_sge,
             reserved: 0,
             imm_or_inv: request.imm_or_inv,
             wr_id: request.wr_id,
             remote_addr: request.remote_addr,
             rkey: request.rkey,
-            inline_bytes: data.inline_bytes,
+            inline_bytes,
         };
         self.0.memory.write(entry, header.as_bytes());
         let (target, operands) = (request.target.segment(), request.operands.segment());
