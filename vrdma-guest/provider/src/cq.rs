@@ -3,12 +3,12 @@
 
 use std::ffi::c_int;
 use std::mem::{size_of, size_of_val};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vrdma_abi::control::RING_FORMAT_1;
 use vrdma_abi::ring::Cqe;
 use vrdma_abi::uapi::UserCqReply;
-use vrdma_rings::CqRing;
+use vrdma_rings::{Arm, CqArm, CqRing};
 
 use crate::abi::*;
 use crate::context::{Shared, shared};
@@ -33,15 +33,28 @@ pub struct Completions {
     pub shared: Arc<Shared>,
     /// For one poller at a time.
     pub queue: Lock<CompletionQueue>,
+    /// A queue can be armed between `ibv_start_poll` and `ibv_end_poll`, so this is no part of what is locked meanwhile.
+    arm: Mutex<CqArm<Mapped>>,
 }
 
 pub type Cq = Object<verbs_cq, Arc<Completions>>;
 
 impl Completions {
     fn map(shared: &Arc<Shared>, reply: &UserCqReply) -> Result<Self, Errno> {
-        let ring = CqRing::new(map(shared, reply)?, reply.entries).map_err(|_| Errno::EINVAL)?;
+        let memory = map(shared, reply)?;
+        let arm = Mutex::new(CqArm::new(memory.clone()));
+        let ring = CqRing::new(memory, reply.entries).map_err(|_| Errno::EINVAL)?;
         let queue = Lock::new(CompletionQueue { ring, current: Cqe::ZERO, lost: false });
-        Ok(Self { shared: shared.clone(), queue })
+        Ok(Self { shared: shared.clone(), queue, arm })
+    }
+
+    /// Asks for an event.
+    pub fn arm(&self, wish: Arm) {
+        self.armer().arm(wish);
+    }
+
+    fn armer(&self) -> MutexGuard<'_, CqArm<Mapped>> {
+        self.arm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,7 +165,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: the application passes a queue of this provider.
     let completions = unsafe { completions(cq) };
     let shared = &completions.shared;
-    let mut queue = completions.queue.lock();
+    let (mut queue, mut armer) = (completions.queue.lock(), completions.armer());
     // SAFETY: as above; command and reply are as long as said.
     let resized = Errno::check(unsafe {
         (shared.library.ibv_cmd_resize_cq)(
@@ -165,8 +178,10 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         )
     });
     status(resized.and_then(|()| {
-        let moved = map(shared, &reply.driver)
-            .and_then(|memory| queue.ring.move_to(memory, reply.driver.entries).map_err(|_| Errno::EINVAL));
+        let moved = map(shared, &reply.driver).and_then(|memory| {
+            *armer = CqArm::new(memory.clone());
+            queue.ring.move_to(memory, reply.driver.entries).map_err(|_| Errno::EINVAL)
+        });
         queue.lost = moved.is_err();
         moved
     }))

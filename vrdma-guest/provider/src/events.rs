@@ -19,7 +19,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     if !completions.shared.is_live() {
         return libc::EIO;
     }
-    completions.queue.lock().ring.arm(if solicited_only != 0 { Arm::Solicited } else { Arm::Next });
+    completions.arm(if solicited_only != 0 { Arm::Solicited } else { Arm::Next });
     0
 }
 

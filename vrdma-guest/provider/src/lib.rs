@@ -22,9 +22,10 @@
 //! # Threads
 //!
 //! All verbs may be called from several threads. Each send queue, receive queue and completion queue has a lock
-//! of its own, and no verb holds two of them at once; what a poller tells posters goes through `table`. Two of these locks can be held over
+//! of its own, and no verb holds two of them at once but `ibv_resize_cq`, which keeps pollers and those who arm away; what a poller tells posters goes
+//! through `table`. Two of these locks can be held over
 //! several calls: that of a send queue from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`, that of a completion queue from
-//! `ibv_start_poll` to `ibv_end_poll`. Meanwhile the thread must not post to the same QP or poll the same queue in another way, nor destroy them.
+//! `ibv_start_poll` to `ibv_end_poll`. Meanwhile the thread must not post to the same QP, nor poll, resize or destroy the same queue or its QPs in another way; it may arm it.
 //!
 //! # Processes
 //!

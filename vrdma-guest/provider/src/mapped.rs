@@ -3,18 +3,24 @@
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use vrdma_rings::{KickRegister, Mapping, SharedMemory};
 
 use crate::errno::Errno;
 
-/// A shared mapping of the context's command descriptor, which it unmaps when dropped.
+/// A shared mapping of the context's command descriptor, which is unmapped with its last clone.
 ///
 /// The module keeps the pages until then, whatever happens to the object that they belong to. When the device goes away, the
 /// kernel puts other pages in the place of doorbell registers, so that access never faults.
 #[derive(Debug)]
 pub struct Mapped {
     view: Mapping,
+    range: Arc<Range>,
+}
+
+#[derive(Debug)]
+struct Range {
     start: NonNull<u8>,
     len: usize,
 }
@@ -27,10 +33,10 @@ pub enum Access {
     ReadWrite,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; the view is Send and Sync itself.
-unsafe impl Send for Mapped {}
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Range {}
 // SAFETY: as above.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for Range {}
 
 impl Mapped {
     /// Maps `len` bytes at an offset that the module gave, exactly as it gave them.
@@ -47,15 +53,25 @@ impl Mapped {
             return Err(Errno::last());
         }
         let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
-        // SAFETY: the range is mapped until `drop`, aligned to a page, and reached through the view only, which `self` owns.
-        let view = unsafe { Mapping::new(start, len) };
-        Ok(Self { view, start, len })
+        Ok(Self::of(Arc::new(Range { start, len })))
+    }
+
+    fn of(range: Arc<Range>) -> Self {
+        // SAFETY: the range is mapped as long as `range` lives, aligned to a page, and reached through such views only.
+        let view = unsafe { Mapping::new(range.start, range.len) };
+        Self { view, range }
     }
 }
 
-impl Drop for Mapped {
+impl Clone for Mapped {
+    fn clone(&self) -> Self {
+        Self::of(self.range.clone())
+    }
+}
+
+impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new`, and the view goes with it. That it fails is impossible for such a range.
+        // SAFETY: the range was mapped by `new`, and no view of it is left. That it fails is impossible for such a range.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -101,9 +117,9 @@ pub struct KickPages {
 impl KickPages {
     /// Takes a mapping of one page for each slot; `first_queue` is the queue number of slot 0.
     pub fn new(pages: Mapped, slots: u16, first_queue: u16) -> Self {
-        let page_bytes = pages.len / usize::from(slots.max(1));
+        let page_bytes = pages.range.len / usize::from(slots.max(1));
         // SAFETY: the pages are mapped for writing, and live as long as the register beside them.
-        let register = unsafe { KickRegister::new(pages.start, page_bytes, slots, first_queue) };
+        let register = unsafe { KickRegister::new(pages.range.start, page_bytes, slots, first_queue) };
         Self { register, _pages: pages }
     }
 

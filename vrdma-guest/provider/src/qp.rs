@@ -277,7 +277,7 @@ unsafe fn create(
     init: &mut ibv_qp_init_attr_ex,
 ) -> Result<Pair, Errno> {
     let kind = check(init)?;
-    let ops = if init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 { init.send_ops_flags } else { 0 };
+    let is_extended = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     // SAFETY: the context is open, and the completion queues are the application's, of this provider.
     let (shared, cqs) = unsafe {
         let cq = |cq: *mut ibv_cq, used| (used && !cq.is_null()).then(|| completions(cq).clone());
@@ -291,19 +291,17 @@ unsafe fn create(
     // reason to refuse.
     let pair = unsafe {
         send_command(shared, context, qp, init, cookie).and_then(|(reply, comp_mask)| {
-            let pair = if has_sends {
-                Pair::map(shared, kind, cookie, &init.cap, &reply, cqs)
-            } else {
+            let pair = if !has_sends {
                 Ok(Pair::without_queues(shared, kind, IBV_QPS_RESET))
+            } else if is_extended && reply.sq_entries == 0 {
+                Err(Errno::EINVAL)
+            } else {
+                Pair::map(shared, kind, cookie, &init.cap, &reply, cqs)
             };
-            let pair = pair.and_then(|pair| {
-                if init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
-                    pair.send().ok_or(Errno::EINVAL)?;
-                    wr::offer(&mut (*qp).qp, kind, ops);
-                    *comp_mask |= VERBS_QP_EX;
-                }
-                Ok(pair)
-            });
+            if pair.is_ok() && is_extended && has_sends {
+                wr::offer(&mut (*qp).qp, kind, init.send_ops_flags);
+                *comp_mask |= VERBS_QP_EX;
+            }
             pair.inspect_err(|_| {
                 (shared.library.ibv_cmd_destroy_qp)(qp.cast());
             })

@@ -73,15 +73,7 @@ impl<M: SharedMemory> CqRing<M> {
     /// that are already there bring none. A wish for any completion is not weakened to one for solicited ones.
     #[inline]
     pub fn arm(&mut self, arm: Arm) {
-        let wish = match arm {
-            Arm::Next => ARM_NEXT,
-            Arm::Solicited => ARM_SOLICITED,
-        };
-        // If the RNIC takes the stronger wish just now, then its event is on the way and wakes the caller all the same.
-        if arm == Arm::Next || self.memory.load_acquire(ARM) != ARM_NEXT {
-            self.memory.store_release(ARM, wish);
-        }
-        self.memory.full_fence();
+        arm_in(&self.memory, arm);
     }
 
     /// Disowns all completions of a QP that wait to be polled: their cookie becomes [`HANDLE_NONE`]. To be called when the
@@ -121,6 +113,36 @@ impl<M: SharedMemory> CqRing<M> {
         let [_, _, _, found] = word.to_le_bytes();
         (found == phase(index, self.geometry.entries())).then_some(word)
     }
+}
+
+/// The part of a completion queue that arms it: it can be used while another thread, or another section of the same, polls.
+#[derive(Debug)]
+pub struct CqArm<M>(M);
+
+impl<M: SharedMemory> CqArm<M> {
+    /// Of the memory that [`CqRing::new`] or [`CqRing::move_to`] took.
+    pub fn new(memory: M) -> Self {
+        Self(memory)
+    }
+
+    /// As [`CqRing::arm`]; one caller at a time.
+    #[inline]
+    pub fn arm(&mut self, arm: Arm) {
+        arm_in(&self.0, arm);
+    }
+}
+
+#[inline]
+fn arm_in<M: SharedMemory>(memory: &M, arm: Arm) {
+    let wish = match arm {
+        Arm::Next => ARM_NEXT,
+        Arm::Solicited => ARM_SOLICITED,
+    };
+    // If the RNIC takes the stronger wish just now, then its event is on the way and wakes the caller all the same.
+    if arm == Arm::Next || memory.load_acquire(ARM) != ARM_NEXT {
+        memory.store_release(ARM, wish);
+    }
+    memory.full_fence();
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! - [`SharedRecvRing`]: the same, but for room, which the RNIC gives back through the ring itself.
 //! - [`Doorbells`]: tell the RNIC of published sends with `mark`, and learn whether its doorbell must be rung.
 //! - [`CqRing`]: take completions with `poll`, return their entries with `publish`, ask for an event with `arm`, go on in another
-//!   ring with `move_to`.
+//!   ring with `move_to`. [`CqArm`] arms beside a poller.
 //!
 //! # Memory order
 //!
@@ -44,7 +44,7 @@ mod send;
 mod test_memory;
 mod work;
 
-pub use cq::{Arm, CqRing};
+pub use cq::{Arm, CqArm, CqRing};
 pub use doorbell::Doorbells;
 pub use geometry::GeometryError;
 pub use memory::{KickRegister, Mapping, SharedMemory, full_fence};

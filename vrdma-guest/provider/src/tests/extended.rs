@@ -73,6 +73,10 @@ fn completions_are_read_field_by_field() {
     assert_eq!(head(), (9, 5));
     assert_eq!(call!(ex, next_poll), libc::ENOENT);
     assert_eq!(consumer(), 0, "entries are returned together");
+    // The queue can be armed meanwhile.
+    // SAFETY: the queue is live.
+    assert_eq!(unsafe { machine.ops.req_notify_cq.unwrap()(cq, 1) }, 0);
+    assert_eq!(machine.memory.load_acquire(machine.cq_ring(cq).ring_offset as usize + 4), ARM_SOLICITED);
     call!(ex, end_poll);
     assert_eq!(consumer(), 2);
 
