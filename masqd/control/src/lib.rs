@@ -33,6 +33,9 @@ pub use limits::Limits;
 pub use realise::{Identity, Own, PlanError, identity, plan_endpoint};
 pub use refresh::RefreshGate;
 pub use refusal::{ObjectKind, Peer, Reason, Refusal, RefusalCounters, Verb};
-pub use session::{Outcome, Reply, ResetReport, Revocation, Session, SessionConfig, Ticket};
+pub use session::{
+    Asked, Outcome, PeerAnswer, PeerRevocation, Reply, ResetReport, Revocation, Revoked, Session,
+    SessionConfig, Ticket,
+};
 pub use settings::{Settings, driver_limits, driver_rate};
 pub use status::{Concern, HOST_PROBLEMS, Judge};

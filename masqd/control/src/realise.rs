@@ -31,6 +31,14 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Whether `endpoint` is the record of this device, whatever addresses it has there.
+    pub fn is_of(&self, endpoint: &Endpoint) -> bool {
+        endpoint.vnic == self.vnic
+            && endpoint.vni == self.vni
+            && endpoint.addresses == self.addresses
+            && endpoint.qpn_blocks == self.qpn_blocks
+    }
+
     /// Whether the guest may use `gid`.
     pub fn may_use(&self, gid: Gid) -> bool {
         self.gids.contains(&gid) || self.allowed.iter().any(|net| net.contains(&gid.ip()))

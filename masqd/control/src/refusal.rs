@@ -314,6 +314,14 @@ pub enum Reason {
     /// The destination cannot be reached.
     #[error(transparent)]
     Unreachable(#[from] Unreachable),
+    /// Nobody sends from there.
+    #[error("no vNIC of this network sends from QP {qpn} at the underlay address {address}")]
+    UnknownSource {
+        /// The underlay address.
+        address: IpAddr,
+        /// The QP on the wire.
+        qpn: WireQpn,
+    },
     /// The destination QPN belongs to somebody else.
     #[error("QP {qpn} lies outside the QPN blocks of vNIC {vnic}")]
     ForeignQpn {
@@ -371,7 +379,10 @@ impl Reason {
             Reason::BadAddress { .. } => Errno::EFAULT,
             Reason::SpoofedGid { .. } | Reason::Denied(_) => Errno::EACCES,
             Reason::SourceGid { .. } => Errno::EADDRNOTAVAIL,
-            Reason::Unreachable(_) | Reason::Moved { .. } | Reason::Withdrawn => Errno::EHOSTUNREACH,
+            Reason::Unreachable(_)
+            | Reason::UnknownSource { .. }
+            | Reason::Moved { .. }
+            | Reason::Withdrawn => Errno::EHOSTUNREACH,
             Reason::ForeignQpn { .. } => Errno::ENXIO,
             Reason::TooManyWaiting(_) => Errno::EAGAIN,
             Reason::Rnic { errno, .. } => *errno,
@@ -417,11 +428,12 @@ impl Reason {
             Reason::TooFast(_) => 21,
             Reason::Withdrawn => 22,
             Reason::KernelOnly(_) => 23,
+            Reason::UnknownSource { .. } => 24,
         }
     }
 }
 
-const LABELS: [&str; 24] = [
+const LABELS: [&str; 25] = [
     "malformed",
     "unsupported",
     "stale_epoch",
@@ -446,6 +458,7 @@ const LABELS: [&str; 24] = [
     "too_fast",
     "withdrawn",
     "kernel_only",
+    "unknown_source",
 ];
 
 /// How often each reason has been given.

@@ -182,19 +182,19 @@ fn a_revoked_rule_ends_its_connections_and_no_others() {
     g.qp_in_init(2);
     let own = g.qpn_of("blue-1");
     g.connect(2, gid("192.168.0.1"), own).unwrap();
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), []);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections, []);
 
     let without_rule = WORLD.replacen("security_groups = [\"blue\"]", "", 1);
     let mut later = snapshot(&without_rule);
     later.revision = 2;
     let delta = g.directory.replace(&later);
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections;
     assert_eq!(g.rnic.revoked(), [1], "a connection to oneself needs no rule");
     let reason = revoked[0].reason.to_string();
     assert!(reason.starts_with("no rule allows"), "{reason}");
     assert_eq!(revoked[0].reason.rules(), None);
     assert_eq!((&*revoked[0].connection.peer, &revoked[0].failure), ("blue-2", &None));
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), [], "once");
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections, [], "once");
     assert_eq!(g.query(1).attr.state, QP_STATE_ERR);
 }
 
@@ -232,7 +232,7 @@ fn a_peer_that_vanishes_or_moves_loses_its_connections() {
         let mut later = snapshot(&WORLD.replace(find, replace));
         later.revision = 2;
         let delta = g.directory.replace(&later);
-        let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+        let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections;
         assert_eq!(g.rnic.revoked(), [1], "{replace}");
         revoked[0].reason.label()
     };
@@ -252,19 +252,19 @@ fn a_host_that_the_store_has_lost_keeps_its_connections_but_gets_no_new_ones() {
     let endpoint = g.directory.endpoint("blue-2").unwrap().clone();
     let gone = store::Change::Delete { key: "masq/v1/endpoint/blue-2".into() };
     let delta = g.directory.apply(&store::Batch { changes: vec![gone], revision: 2 });
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched), []);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections, []);
     assert_eq!(refused(g.connect(2, gid("192.168.0.2"), qpn)), (Errno::EHOSTUNREACH, "unreachable"));
     // It comes back as it was.
     let value = masq_model::Object::Endpoint(endpoint).to_json();
     let back = store::Change::Put { key: "masq/v1/endpoint/blue-2".into(), value };
     let delta = g.directory.apply(&store::Batch { changes: vec![back], revision: 3 });
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched), []);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections, []);
     g.connect(2, gid("192.168.0.2"), qpn).unwrap();
     // A rule counts all the same, and so does a vNIC that is not desired any more.
     let gone = |key: &str| store::Change::Delete { key: key.into() };
     let changes = vec![gone("masq/v1/endpoint/blue-2"), gone("masq/v1/vnic/blue-2")];
     let delta = g.directory.apply(&store::Batch { changes, revision: 4 });
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).len(), 2);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections.len(), 2);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_peer_that_gives_up_its_block_loses_its_connections() {
     let value = masq_model::Object::Endpoint(endpoint).to_json();
     let change = store::Change::Put { key: "masq/v1/endpoint/blue-2".into(), value };
     let delta = g.directory.apply(&store::Batch { changes: vec![change], revision: 2 });
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections;
     assert_eq!(g.rnic.revoked(), [1]);
     assert_eq!(revoked[0].reason.label(), "foreign_qpn");
 }
@@ -291,7 +291,7 @@ fn own_addresses_that_are_taken_away_end_their_connections() {
     g.connect(1, gid("192.168.0.2"), qpn).unwrap();
     let link_local = g.session.identity().gids[0];
     g.session.set_addresses(vec![link_local], vec![]);
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections;
     assert_eq!(revoked[0].reason.label(), "spoofed_gid");
     assert_eq!(g.add_gid(1, gid("192.168.0.1")).unwrap_err().errno(), Errno::EACCES);
     g.qp_in_init(2);
@@ -345,12 +345,12 @@ fn an_allowed_address_that_is_given_up_ends_its_connections() {
     let mut attr = g.rtr_attr_from(shared, peer, qpn);
     attr.sgid_index = 2;
     g.modify(2, RTR_MASK, attr).unwrap();
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()), []);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections, []);
     // Its own addresses stay the vNIC's, whatever its table says.
     for index in 0..3 {
         g.send(OP_DEL_GID, &DelGid { index, reserved: 0 }).unwrap();
     }
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections;
     assert_eq!(g.rnic.revoked(), [2]);
     assert_eq!(revoked[0].reason.label(), "source_gid");
 }
@@ -441,10 +441,10 @@ fn a_failed_revocation_is_reported_and_tried_again() {
     g.connect(1, gid("192.168.0.2"), qpn).unwrap();
     g.directory = Directory::new();
     g.rnic.fail(masq_driver::DriverError::Stopped);
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything());
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections;
     assert_eq!(revoked[0].failure.as_deref(), Some("the RNIC has stopped"));
     assert_eq!(g.session.connections().count(), 1);
-    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).len(), 1);
+    assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &Touched::everything()).connections.len(), 1);
     assert_eq!((g.rnic.revoked(), g.session.connections().count()), (vec![1], 0));
 }
 

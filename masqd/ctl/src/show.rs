@@ -112,10 +112,11 @@ pub fn status(status: &Status) -> String {
         ">QPS",
         ">SRQS",
         ">MWS",
+        ">PEERS",
     ]);
     for v in &status.vnics {
         let o = &v.objects;
-        let objects = [o.contexts, o.pds, o.mrs, o.cqs, o.qps, o.srqs, o.mws];
+        let objects = [o.contexts, o.pds, o.mrs, o.cqs, o.qps, o.srqs, o.mws, v.peers];
         let words =
             [v.name.clone(), v.vpc.clone(), v.vni.to_string(), join(&v.addresses), v.state.to_string()];
         table.row(words.into_iter().chain(objects.map(|n| n.to_string())));
@@ -227,7 +228,7 @@ deleted rule blue/in
             "vnics": [{"name": "blue-1", "vpc": "blue", "vni": 100, "mac": "52:54:00:64:00:01",
                 "addresses": ["192.168.0.1"], "socket": "/run/masqd/blue-1.sock", "state": "failed",
                 "problem": "its socket is taken",
-                "objects": {"contexts": 1, "pds": 2, "mrs": 3, "cqs": 4, "qps": 5, "srqs": 6, "mws": 7, "xrcds": 8}}]
+                "objects": {"contexts": 1, "pds": 2, "mrs": 3, "cqs": 4, "qps": 5, "srqs": 6, "mws": 7, "xrcds": 8}, "peers": 9}]
         });
         let expected = "\
 host      h1
@@ -237,8 +238,8 @@ store     etcd at revision 42
 version   0.1.0
 problem   the store is away
 
-VNIC    VPC   VNI  ADDRESSES    STATE   CONTEXTS  PDS  MRS  CQS  QPS  SRQS  MWS
-blue-1  blue  100  192.168.0.1  failed         1    2    3    4    5     6    7
+VNIC    VPC   VNI  ADDRESSES    STATE   CONTEXTS  PDS  MRS  CQS  QPS  SRQS  MWS  PEERS
+blue-1  blue  100  192.168.0.1  failed         1    2    3    4    5     6    7      9
 blue-1: its socket is taken
 ";
         assert_eq!(status(&from(told.clone())), expected);

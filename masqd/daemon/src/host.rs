@@ -221,7 +221,7 @@ pub struct Miss {
 pub struct Refresher(mpsc::UnboundedSender<Miss>);
 
 impl Refresher {
-    /// A refresher and where its wishes arrive. There are never more of them than control requests of guests.
+    /// A refresher and where its wishes arrive. There are never more of them than requests and questions that sessions let wait.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Miss>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Refresher(sender), receiver)

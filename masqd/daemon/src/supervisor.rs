@@ -428,6 +428,7 @@ impl Devices {
                     problem
                 },
                 objects: report.objects,
+                peers: report.peers,
             };
             Some((status, report))
         };

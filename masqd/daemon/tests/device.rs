@@ -191,6 +191,7 @@ fn create_qp(guest: &Device) -> u32 {
         send_cq: 1,
         recv_cq: 1,
         srq: HANDLE_NONE,
+        xrcd: HANDLE_NONE,
         sq_entries: 16,
         rq_entries: 16,
         max_send_sge: 1,

@@ -321,6 +321,9 @@ pub struct VnicStatus {
     pub problem: Option<String>,
     /// What its guest has.
     pub objects: ObjectCounts,
+    /// How many vNICs, itself perhaps among them, it has exchanged datagrams with, or wanted to.
+    #[serde(default)]
+    pub peers: u64,
 }
 
 /// A connection of a queue pair.

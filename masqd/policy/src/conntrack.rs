@@ -125,6 +125,17 @@ impl Touched {
         !self.everything && self.between.is_empty() && self.addresses.is_empty()
     }
 
+    /// Whether anything between these addresses of a vNIC and these of a peer may be touched, whatever the transport.
+    pub fn covers_ends(&self, vni: Vni, locals: &[Gid], remotes: &[Gid]) -> bool {
+        let has = |addresses: &Addresses, gids: &[Gid]| gids.iter().any(|gid| addresses.contains(*gid));
+        self.everything
+            || locals.iter().chain(remotes).any(|gid| self.addresses.contains(&(vni, *gid)))
+            || self.between.iter().filter(|b| b.vni == vni).any(|b| {
+                (has(&b.one, locals) && has(&b.other, remotes))
+                    || (has(&b.other, locals) && has(&b.one, remotes))
+            })
+    }
+
     /// Whether `c` may be touched.
     pub fn covers(&self, c: &Connection) -> bool {
         self.everything

@@ -116,6 +116,21 @@ pub enum Unreachable {
     },
 }
 
+/// The realised vNIC that has `gid` in network `vni`.
+pub fn locate(endpoints: &dyn Endpoints, vni: Vni, gid: Gid) -> Result<&Peer, Unreachable> {
+    match endpoints.find(vni, gid) {
+        Found::Realised(peer) => Ok(peer),
+        Found::Desired { vnic, host: Some(host) } => {
+            Err(Unreachable::NotRealised { gid, vnic: vnic.into(), host: host.into() })
+        }
+        Found::Desired { vnic, host: None } => Err(Unreachable::Unassigned { gid, vnic: vnic.into() }),
+        Found::Contested { vnic, other } => {
+            Err(Unreachable::Contested { gid, vnic: vnic.into(), other: other.into() })
+        }
+        Found::Unknown => Err(Unreachable::UnknownGid { gid }),
+    }
+}
+
 /// Renames `gid` in network `vni` for a vNIC whose underlay addresses are `ours`.
 pub fn resolve<'a>(
     endpoints: &'a dyn Endpoints,
@@ -124,19 +139,7 @@ pub fn resolve<'a>(
     ours: &[IpAddr],
     path: PathId,
 ) -> Result<Resolution<'a>, Unreachable> {
-    let peer = match endpoints.find(vni, gid) {
-        Found::Realised(peer) => peer,
-        Found::Desired { vnic, host: Some(host) } => {
-            return Err(Unreachable::NotRealised { gid, vnic: vnic.into(), host: host.into() });
-        }
-        Found::Desired { vnic, host: None } => {
-            return Err(Unreachable::Unassigned { gid, vnic: vnic.into() });
-        }
-        Found::Contested { vnic, other } => {
-            return Err(Unreachable::Contested { gid, vnic: vnic.into(), other: other.into() });
-        }
-        Found::Unknown => return Err(Unreachable::UnknownGid { gid }),
-    };
+    let peer = locate(endpoints, vni, gid)?;
     let i = usize::from(path.0);
     match (ours.get(i), peer.addresses.get(i)) {
         (Some(&local), Some(&remote)) if local.is_ipv4() == remote.is_ipv4() => {

@@ -5,6 +5,9 @@
 //! one with the smallest priority decides; among equals one that denies. Where none matches, members of a common group
 //! may talk, and nobody else.
 //!
+//! Datagrams go one by one, so each direction is judged for itself. Management datagrams set all kinds of traffic up: they pass, both
+//! ways, when any is allowed in any direction.
+//!
 //! A connection has no initiator that either host could know of (a queue pair context names two equal ends), so a
 //! connection is allowed when traffic in at least one of its two directions is. Both hosts evaluate the same pure
 //! function and so come to the same verdict.
@@ -128,6 +131,19 @@ pub struct Denied {
     pub inbound: Flow,
 }
 
+/// What the rules say about datagrams between two ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagrams {
+    /// Those that the end that asked sends.
+    pub send: bool,
+    /// Those that it receives.
+    pub receive: bool,
+    /// Management datagrams, both ways.
+    pub cm: bool,
+    /// Why not, when any of the three is not allowed.
+    pub denied: Option<Denied>,
+}
+
 /// What the rules say about traffic in one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
@@ -226,6 +242,20 @@ impl Groups {
             return Verdict::Allow(inbound);
         }
         Verdict::Deny(Denied { outbound, inbound })
+    }
+
+    /// What the rules say about datagrams between two vNICs of one network, or of one with itself.
+    pub fn datagrams(&self, local: Party<'_>, remote: Party<'_>) -> Datagrams {
+        if local.vnic == remote.vnic {
+            return Datagrams { send: true, receive: true, cm: true, denied: None };
+        }
+        let outbound = self.flow(Transport::Ud, local, remote);
+        let inbound = self.flow(Transport::Ud, remote, local);
+        let (send, receive) = (outbound.is_allowed(), inbound.is_allowed());
+        let connects = |t| self.evaluate(t, local, remote).is_allowed();
+        let cm = send || receive || [Transport::Rc, Transport::Uc].into_iter().any(connects);
+        let denied = (!(send && receive)).then_some(Denied { outbound, inbound });
+        Datagrams { send, receive, cm, denied }
     }
 
     /// What the rules say about traffic in one direction.

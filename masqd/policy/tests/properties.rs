@@ -62,7 +62,7 @@ mod naive {
         }
     }
 
-    fn flow(rules: &Rules, transport: Transport, from: &Vnic, to: &Vnic) -> Flow {
+    pub fn flow(rules: &Rules, transport: Transport, from: &Vnic, to: &Vnic) -> Flow {
         Flow {
             from: from.gid,
             to: to.gid,
@@ -254,7 +254,18 @@ impl World {
         Ok(())
     }
 
+    /// What the rules say about datagrams, for each pair of vNICs.
+    fn datagrams(&self) -> BTreeMap<(Gid, Gid), (bool, bool, bool)> {
+        let pairs = self.vnics.iter().flat_map(|a| self.vnics.iter().map(move |b| (a, b)));
+        let judge = |(a, b): (&Vnic, &Vnic)| {
+            let said = self.groups.datagrams(a.party(), b.party());
+            ((a.gid, b.gid), (said.send, said.receive, said.cm))
+        };
+        pairs.map(judge).collect()
+    }
+
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let before = self.datagrams();
         let mut touched = Touched::nothing();
         match step {
             Step::Put(group, rule) => {
@@ -283,6 +294,11 @@ impl World {
                 self.connect(owner, transport, local, remote)?;
             }
             Step::Disconnect(owner) => self.disconnect(owner)?,
+        }
+        for ((local, remote), now) in self.datagrams() {
+            let covered = touched.covers_ends(vni(1), &[local], &[remote]);
+            prop_assert!(covered || before[&(local, remote)] == now, "{} {} was not touched", local, remote);
+            prop_assert!(touched.is_nothing() || !touched.covers_ends(vni(2), &[local], &[remote]));
         }
         self.reevaluate(&touched)
     }
@@ -324,6 +340,20 @@ impl World {
                     prop_assert_eq!((here.outbound, here.inbound), (there.inbound, there.outbound));
                 }
             }
+        }
+        let datagrams = self.datagrams();
+        for ((a, b), (send, receive, cm)) in &datagrams {
+            let (local, remote) = (self.vnic(*a), self.vnic(*b));
+            prop_assert_eq!(datagrams[&(*b, *a)], (*receive, *send, *cm), "both ends agree");
+            let any = [Transport::Rc, Transport::Uc, Transport::Ud]
+                .into_iter()
+                .any(|t| naive::evaluate(&self.rules, t, local, remote).is_allowed());
+            prop_assert_eq!(*cm, any, "management passes when anything may be set up");
+            if a != b {
+                prop_assert_eq!(*send, naive::flow(&self.rules, Transport::Ud, local, remote).is_allowed());
+            }
+            let denied = self.groups.datagrams(local.party(), remote.party()).denied;
+            prop_assert_eq!(denied.is_none(), *send && *receive && *cm);
         }
         // What was touched was all that could change: whoever is still connected may be.
         for c in self.connections.values() {

@@ -140,6 +140,7 @@ impl Verbs {
             send_cq: of.cq,
             recv_cq: of.cq,
             srq: HANDLE_NONE,
+            xrcd: HANDLE_NONE,
             sq_entries: ENTRIES,
             rq_entries: ENTRIES,
             max_send_sge: SGES,

@@ -4,6 +4,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `addresses` | which vNIC has which virtual address |
+//! | `sources` | which vNIC sends from which underlay address and QPN |
 //! | `groups` | the rules of security groups, and who is a member |
 //! | `presence` | on which hosts the vNICs of a network are |
 //! | `explain` | whether two ends may be connected, in words |
@@ -12,8 +13,10 @@ mod addresses;
 mod explain;
 mod groups;
 mod presence;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use masq_model::{
@@ -21,13 +24,14 @@ use masq_model::{
 };
 use masq_policy::conntrack::Touched;
 use masq_policy::rename::{Endpoints, Found, Peer};
-use masq_policy::rules::{Groups, Party, Transport, Verdict};
-use masq_types::{Gid, QpnBlock, Vni};
+use masq_policy::rules::{Datagrams, Groups, Party, Transport, Verdict};
+use masq_types::{Gid, QpnBlock, Vni, WireQpn};
 
 use crate::store::{Batch, Change, Snapshot};
 use addresses::{Addresses, Owner};
 pub use explain::{AskError, Question};
 use presence::Presence;
+use sources::Sources;
 
 /// See the module's text.
 ///
@@ -40,6 +44,7 @@ pub struct Directory {
     objects: BTreeMap<Key, Object>,
     peers: HashMap<String, Peer>,
     addresses: Addresses,
+    sources: Sources,
     /// The groups of each vNIC whose network exists.
     groups_of: HashMap<String, Arc<[Arc<str>]>>,
     members: HashMap<String, BTreeSet<String>>,
@@ -202,6 +207,25 @@ impl Directory {
         )
     }
 
+    /// What the rules say about datagrams between two vNICs of one network, or of one with itself, over these addresses
+    /// of theirs.
+    pub fn datagrams(&self, vnic: &str, local: Gid, peer: &str, remote: Gid) -> Datagrams {
+        let local = Party { vnic, gid: local, groups: self.groups_of(vnic) };
+        let remote = Party { vnic: peer, gid: remote, groups: self.groups_of(peer) };
+        self.groups.datagrams(local, remote)
+    }
+
+    /// The endpoint of a vNIC in network `vni`, if it is where the vNIC is supposed to be.
+    pub fn realised(&self, vni: Vni, vnic: &str) -> Option<&Endpoint> {
+        let desired = self.vnic(vnic)?;
+        self.endpoint(vnic).filter(|e| e.vni == vni && desired.is_on(&e.host))
+    }
+
+    /// The realised vNIC of network `vni` that sends from this underlay address and QPN.
+    pub fn source(&self, vni: Vni, address: IpAddr, qpn: WireQpn) -> Option<&Endpoint> {
+        self.realised(vni, self.sources.find(vni, address, qpn)?)
+    }
+
     fn groups_of(&self, vnic: &str) -> &[Arc<str>] {
         self.groups_of.get(vnic).map_or(&[], |groups| groups)
     }
@@ -275,7 +299,12 @@ impl Directory {
                 }
             }
             Kind::Vnic => self.vnic_changed(key.name(), old.as_ref(), touched),
-            Kind::Endpoint => self.endpoint_changed(key.name(), new, touched),
+            Kind::Endpoint => {
+                if let Some(e) = old.as_ref().and_then(Object::as_endpoint) {
+                    self.sources.remove(e);
+                }
+                self.endpoint_changed(key.name(), new, touched);
+            }
         }
     }
 
@@ -324,9 +353,14 @@ impl Directory {
 
     fn endpoint_changed(&mut self, vnic: &str, new: Option<Object>, touched: &mut Touched) {
         match &new {
-            Some(Object::Endpoint(e)) => self.peers.insert(vnic.into(), peer(e)),
-            _ => self.peers.remove(vnic),
-        };
+            Some(Object::Endpoint(e)) => {
+                self.sources.add(e);
+                self.peers.insert(vnic.into(), peer(e));
+            }
+            _ => {
+                self.peers.remove(vnic);
+            }
+        }
         self.place(vnic, touched);
     }
 
@@ -349,8 +383,7 @@ impl Endpoints for Directory {
             Owner::One(name) => name,
         };
         let Some(vnic) = self.vnic(name) else { return Found::Unknown };
-        let realised = self.endpoint(name).filter(|e| e.vni == vni && vnic.is_on(&e.host));
-        match (realised, self.peers.get(name)) {
+        match (self.realised(vni, name), self.peers.get(name)) {
             (Some(_), Some(peer)) => Found::Realised(peer),
             _ => Found::Desired { vnic: name, host: vnic.host.as_deref() },
         }

@@ -11,7 +11,7 @@ use vrdma_abi::control as abi;
 
 use super::decode::{malformed, within};
 use super::objects::find;
-use super::{Revocation, Session, Stop};
+use super::{Revocation, Revoked, Session, Stop};
 use crate::{BYPASSED, Directory, Env, Reason};
 
 /// Hop limit on the underlay, whatever the tenant's is: routers there are not the tenant's.
@@ -99,22 +99,27 @@ impl Session {
         Ok(Connect { renamed, entry })
     }
 
-    /// Judges the connections that `touched` covers again, and has those revoked that are not allowed any more: the RNIC
-    /// moves them to ERR. A connection that the RNIC fails to revoke is judged again the next time.
-    pub fn reevaluate(
-        &mut self,
-        directory: &Directory,
-        rnic: &dyn RnicDriver,
-        touched: &Touched,
-    ) -> Vec<Revocation> {
+    /// Judges the connections and peers that `touched` covers again, and has those revoked that are not allowed any more: the
+    /// RNIC moves connections to ERR, and lets no more datagrams pass. A connection that the RNIC fails to revoke is judged
+    /// again the next time.
+    pub fn reevaluate(&mut self, directory: &Directory, rnic: &dyn RnicDriver, touched: &Touched) -> Revoked {
         let judged = self.conntrack.reevaluate(touched, |c| self.judge(directory, c));
-        self.revoke(rnic, judged)
+        let connections = self.revoke(rnic, judged);
+        self.look_at_own_record(directory);
+        let told = self.tell_gids(rnic).and_then(|()| self.reevaluate_peers(directory, rnic, touched));
+        let (peers, failure) = match told {
+            Ok(peers) => (peers, None),
+            Err(e) => (Vec::new(), Some(e.to_string())),
+        };
+        Revoked { connections, peers, failure }
     }
 
-    /// Has all connections revoked, because the vNIC is taken away.
-    pub fn revoke_all(&mut self, rnic: &dyn RnicDriver) -> Vec<Revocation> {
+    /// Has all connections revoked and lets no more datagrams pass, because the vNIC is taken away.
+    pub fn revoke_all(&mut self, rnic: &dyn RnicDriver) -> Revoked {
         let all = self.conntrack.iter().map(|(qp, _)| (qp, Reason::Withdrawn)).collect();
-        self.revoke(rnic, all)
+        let connections = self.revoke(rnic, all);
+        let failure = self.remove_peers(rnic).err().map(|e| e.to_string());
+        Revoked { connections, peers: Vec::new(), failure }
     }
 
     fn revoke(&mut self, rnic: &dyn RnicDriver, judged: Vec<(QpHandle, Reason)>) -> Vec<Revocation> {

@@ -43,22 +43,34 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn add_gid(&mut self, r: abi::AddGid) -> Result<(), Reason> {
+    pub(super) fn add_gid(&mut self, env: Env<'_>, r: abi::AddGid) -> Result<(), Reason> {
         reserved(&r.reserved)?;
         within("the index of the GID", r.index.into(), 0, u64::from(GID_TABLE_LEN) - 1)?;
         let gid = Gid(r.gid);
         if !self.config.identity.may_use(gid) {
             return Err(Reason::SpoofedGid { gid });
         }
-        self.gid_table[r.index as usize] = gid;
-        Ok(())
+        self.set_gid(env, r.index, gid)
     }
 
-    pub(super) fn del_gid(&mut self, r: abi::DelGid) -> Result<(), Reason> {
+    pub(super) fn del_gid(&mut self, env: Env<'_>, r: abi::DelGid) -> Result<(), Reason> {
         reserved(&r.reserved)?;
         within("the index of the GID", r.index.into(), 0, u64::from(GID_TABLE_LEN) - 1)?;
-        self.gid_table[r.index as usize] = Gid::ZERO;
-        Ok(())
+        self.set_gid(env, r.index, Gid::ZERO)
+    }
+
+    /// Changes an entry of the table here and in the RNIC, or not at all.
+    fn set_gid(&mut self, env: Env<'_>, index: u32, gid: Gid) -> Result<(), Reason> {
+        let Some(entry) = self.gid_table.get_mut(index as usize) else { return Ok(()) };
+        let old = std::mem::replace(entry, gid);
+        self.look_at_own_record(env.directory);
+        let told = self.tell_gids(env.rnic);
+        if told.is_err()
+            && let Some(entry) = self.gid_table.get_mut(index as usize)
+        {
+            *entry = old;
+        }
+        Ok(told?)
     }
 
     pub(super) fn create_context(&mut self, env: Env<'_>, r: abi::CreateContext) -> Result<(), Reason> {

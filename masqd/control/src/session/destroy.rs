@@ -169,6 +169,9 @@ impl Session {
         }
         self.usage = Usage::new(self.config.settings.quotas);
         self.gid_table = [Gid::ZERO; super::GID_TABLE];
+        if let Err(e) = self.tell_gids(rnic) {
+            report.failures.push(format!("the GID table: {e}"));
+        }
         self.conntrack = Default::default();
         self.waiting.clear();
         report

@@ -7,6 +7,7 @@
 //! | `objects` | the tree of objects |
 //! | `create`, `memory`, `queues`, `modify`, `destroy` | the verbs |
 //! | `connect` | who may be connected to whom, at RTR and after each change |
+//! | `peers` | whom datagrams go to and come from |
 //! | `events` | what the RNIC reports |
 
 mod connect;
@@ -18,6 +19,7 @@ mod memory;
 mod modify;
 mod objects;
 mod pages;
+mod peers;
 mod queues;
 
 use std::collections::HashMap;
@@ -39,6 +41,8 @@ use crate::refusal::RefusalCounters;
 use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb, driver_limits};
 use decode::{body, reserved};
 use objects::Objects;
+use peers::Peers;
+pub use peers::{Asked, PeerAnswer, PeerRevocation};
 
 const GID_TABLE: usize = GID_TABLE_LEN as usize;
 
@@ -69,7 +73,9 @@ pub struct SessionConfig {
 /// - [`handle_request`](Self::handle_request): a control command of the guest. Answers it, or asks for the store to be read
 ///   again; then [`handle_resolved`](Self::handle_resolved) with the ticket, once.
 /// - [`handle_event`](Self::handle_event): the RNIC reports; gives what the guest is told.
-/// - [`reevaluate`](Self::reevaluate): the directory has changed; revokes connections that are not allowed any more.
+/// - [`handle_unknown_peer`](Self::handle_unknown_peer): the RNIC asks whom datagrams go to or come from; then
+///   [`handle_peer_resolved`](Self::handle_peer_resolved) with the ticket, if there is one.
+/// - [`reevaluate`](Self::reevaluate): the directory has changed; revokes what is not allowed any more.
 /// - [`reset`](Self::reset): the guest has reset the device, or its front end is gone.
 pub struct Session {
     config: SessionConfig,
@@ -82,12 +88,13 @@ pub struct Session {
     last_srqn: u32,
     conntrack: Conntrack<QpHandle>,
     refusals: RefusalCounters,
+    peers: Peers,
     /// Requests that wait for the store to be read again.
     waiting: HashMap<Ticket, Vec<u8>>,
     next_ticket: u64,
 }
 
-/// Names a request that waits for the store to be read again; never used twice in a session.
+/// Names a request, or a question of the RNIC, that waits for the store to be read again; never used twice in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -108,6 +115,17 @@ pub struct Reply {
     pub bytes: Vec<u8>,
     /// Why the request was refused, for the log.
     pub refusal: Option<Refusal>,
+}
+
+/// What is not allowed any more.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Revoked {
+    /// The connections.
+    pub connections: Vec<Revocation>,
+    /// The peers of datagrams.
+    pub peers: Vec<PeerRevocation>,
+    /// Why the RNIC did not take what it was told of peers and addresses, if it did not: detach the device.
+    pub failure: Option<String>,
 }
 
 /// A connection that is not allowed any more.
@@ -179,6 +197,7 @@ impl Session {
             last_srqn,
             conntrack: Conntrack::default(),
             refusals: RefusalCounters::default(),
+            peers: Peers::default(),
             waiting: HashMap::new(),
             next_ticket: 0,
         }
@@ -192,8 +211,7 @@ impl Session {
                 Outcome::Reply(self.refuse(env, request, Reason::TooManyWaiting(self.waiting.len())))
             }
             Answer::Wait => {
-                let ticket = Ticket(self.next_ticket);
-                self.next_ticket += 1;
+                let ticket = self.next_ticket();
                 self.waiting.insert(ticket, request.to_vec());
                 Outcome::Pending(ticket)
             }
@@ -210,6 +228,11 @@ impl Session {
             // No verb waits a second time; if one did, the guest would still get an answer.
             Answer::Wait => Some(self.refuse(env, &request, Reason::TooManyWaiting(self.waiting.len()))),
         }
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
     }
 
     /// The active MTU has changed. Existing connections keep theirs.
@@ -311,8 +334,8 @@ impl Session {
         let rnic = env.rnic;
         Ok(match verb {
             Verb::DeviceInit => nothing(self.device_init(env, body(rest)?)?),
-            Verb::AddGid => nothing(self.add_gid(body(rest)?)?),
-            Verb::DelGid => nothing(self.del_gid(body(rest)?)?),
+            Verb::AddGid => nothing(self.add_gid(env, body(rest)?)?),
+            Verb::DelGid => nothing(self.del_gid(env, body(rest)?)?),
             Verb::CreateContext => nothing(self.create_context(env, body(rest)?)?),
             Verb::DestroyContext => nothing(self.destroy_context(rnic, CtxHandle(destroyed(rest)?))?),
             Verb::CreatePd => nothing(self.create_pd(body(rest)?)?),

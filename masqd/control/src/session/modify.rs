@@ -1,6 +1,6 @@
 //! MODIFY_QP and QUERY_QP: the guest's attributes are virtual, the RNIC's are physical.
 
-use masq_driver::{AttrMask, Command, QpChange, QpHandle, QpState, QpStatus, check_transition};
+use masq_driver::{AttrMask, Command, QpChange, QpHandle, QpState, QpStatus, QpType, check_transition};
 use masq_types::{Mtu, Psn};
 use vrdma_abi::control as abi;
 
@@ -50,6 +50,10 @@ impl Session {
         }
         check_transition(qp_type, from, to, AttrMask(r.mask)).map_err(Reason::from)?;
         let mut change = self.attributes(&attr, r.mask)?;
+        if to == QpState::Rtr && matches!(qp_type, QpType::Ud | QpType::Gsi) {
+            // The verbs have no such attribute: a datagram may be as long as the link allows.
+            change.path_mtu = Some(self.config.active_mtu);
+        }
         change.from = Some(from);
         change.to = Some(to);
         let entry = if r.mask & (abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0 {

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use masq_driver::*;
-use masq_types::{Lkey, Psn, Rkey, WireQpn};
+use masq_types::{Gid, Lkey, Psn, Rkey, WireQpn};
 
 /// An RNIC that keeps books: it refuses what `masq_driver` says an RNIC refuses, and panics over commands
 /// that a session must never send.
@@ -24,6 +24,10 @@ struct Books {
     revoked: Vec<QpHandle>,
     commands: usize,
     limits: Option<Limits>,
+    gids: Option<(Vec<Gid>, Vec<Gid>)>,
+    peers: BTreeMap<PeerId, Peer>,
+    /// Who was said not to exist, in order.
+    nobody: Vec<PeerName>,
 }
 
 pub struct FakeQp {
@@ -111,6 +115,27 @@ impl FakeRnic {
     /// Runs `f` over a shared receive queue.
     pub fn srq<T>(&self, srq: u32, f: impl FnOnce(&SrqAttr) -> T) -> T {
         f(&self.0.lock().unwrap().srqs[&SrqHandle(srq)])
+    }
+
+    /// The GIDs of the table, without empty entries, and the published ones.
+    pub fn gids(&self) -> (Vec<Gid>, Vec<Gid>) {
+        let (table, published) = self.0.lock().unwrap().gids.clone().unwrap_or_default();
+        (table.into_iter().filter(|gid| !gid.is_zero()).collect(), published)
+    }
+
+    /// The peers, by id.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.0.lock().unwrap().peers.values().cloned().collect()
+    }
+
+    /// Who was said not to exist since the last call.
+    pub fn nobody(&self) -> Vec<PeerName> {
+        std::mem::take(&mut self.0.lock().unwrap().nobody)
+    }
+
+    /// It forgets its peers, as those that were not used for longest.
+    pub fn forget_peers(&self) {
+        self.0.lock().unwrap().peers.clear();
     }
 
     pub fn status_page(&self) -> Option<Gpa> {
@@ -312,6 +337,16 @@ impl RnicDriver for FakeRnic {
                 b.revoked.push(qp);
             }
             Command::SetLimits { limits, .. } => b.limits = Some(limits),
+            Command::SetGids { table, published, .. } => {
+                assert_eq!(table.len(), 16);
+                b.gids = Some((table, published));
+            }
+            Command::SetPeer { peer, .. } => {
+                assert!(peer.exceptions.iter().all(|e| e.verdict != peer.verdict));
+                b.peers.insert(peer.id, peer);
+            }
+            Command::RemovePeer { peer, .. } => drop(b.peers.remove(&peer)),
+            Command::NoPeer { name, .. } => b.nobody.push(name),
             other => panic!("a session never sends {other:?}"),
         }
         Ok(Reply::Done)

@@ -155,6 +155,8 @@ impl Metrics {
             self.add("vnic_quota", "Most objects that the vNIC's guest may have");
         let connections: Family<OfVnic, Gauge> =
             self.add("vnic_connections", "Connections of the vNIC's queue pairs");
+        let peers: Family<OfVnic, Gauge> =
+            self.add("vnic_peers", "Peers of the vNIC's datagrams that the RNIC was told of");
         let traffic = VnicTraffic::new(self);
         let counts = VnicCounters::new(self);
         let directory = api.host.directory.read();
@@ -179,6 +181,7 @@ impl Metrics {
             }
             let n = i64::try_from(report.connections.len()).unwrap_or(i64::MAX);
             connections.get_or_create(&of).set(n);
+            peers.get_or_create(&of).set(i64::try_from(report.peers).unwrap_or(i64::MAX));
             // Without a guest there is no traffic that could be counted.
             if matches!(status.state, VnicState::Connected | VnicState::Active) {
                 traffic.set(&of, &report.traffic);

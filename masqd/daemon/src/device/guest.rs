@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use masq_control::{
-    Env, GuestMemory, Identity, Link, MemoryError, Outcome, Refusal, Reply, Revocation, Session,
-    SessionConfig, Settings, Ticket, config_space,
+    Asked, Env, GuestMemory, Identity, Link, MemoryError, Outcome, PeerAnswer, Reason, Refusal, Reply,
+    Revoked, Session, SessionConfig, Settings, Ticket, config_space,
 };
-use masq_driver::{Command, DriverError, Event, VnicId};
+use masq_driver::{Command, DriverError, Event, PeerName, VnicId};
 use masq_policy::conntrack::Touched;
 use tracing::{debug, info, warn};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
@@ -265,8 +265,16 @@ impl Guest {
         self.tell_revoked(revoked);
     }
 
-    fn tell_revoked(&mut self, revocations: Vec<Revocation>) {
-        for revoked in revocations {
+    fn tell_revoked(&mut self, revoked: Revoked) {
+        for peer in &revoked.peers {
+            self.tell_datagrams("revoke", &format!("with vNIC {}", peer.vnic), &peer.reason);
+        }
+        if let Some(failure) = &revoked.failure {
+            // Fail closed: datagrams that cannot be stopped take the device with them.
+            warn!(vnic = %self.name, "the RNIC does not take what has changed about peers, so the device is detached: {failure}");
+            self.dead = true;
+        }
+        for revoked in revoked.connections {
             self.host.counts.revoked(&self.name);
             let c = &revoked.connection;
             warn!(
@@ -289,6 +297,68 @@ impl Guest {
                 self.dead = true;
             }
         }
+    }
+
+    /// The RNIC has met somebody whom it does not know.
+    fn unknown_peer(&mut self, peer: PeerName) {
+        let host = self.host.clone();
+        let memory = RamReader(self.ram.mapped().clone());
+        let asked = {
+            let directory = host.directory.read();
+            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
+            self.session.handle_unknown_peer(env, peer)
+        };
+        match asked {
+            Ok(Asked::Answered(answer)) => self.tell_peer(&answer),
+            Ok(Asked::Pending(ticket)) => host.refresher.miss(self.inbox.clone(), ticket),
+            Ok(Asked::Already) => {}
+            Err(e) => {
+                self.say(|name| warn!(vnic = %name, "the RNIC does not take an answer about a peer: {e}"))
+            }
+        }
+    }
+
+    fn peer_resolved(&mut self, ticket: Ticket) {
+        let host = self.host.clone();
+        let memory = RamReader(self.ram.mapped().clone());
+        let answer = {
+            let directory = host.directory.read();
+            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
+            self.session.handle_peer_resolved(env, ticket)
+        };
+        match answer {
+            Some(Ok(answer)) => self.tell_peer(&answer),
+            Some(Err(e)) => {
+                self.say(|name| warn!(vnic = %name, "the RNIC does not take an answer about a peer: {e}"));
+            }
+            None => {}
+        }
+    }
+
+    fn tell_peer(&mut self, answer: &PeerAnswer) {
+        let Some(reason) = &answer.reason else { return };
+        let with = match (&answer.vnic, answer.name) {
+            (Some(vnic), _) => format!("with vNIC {vnic}"),
+            (None, PeerName::Gid(gid)) => format!("to {gid}"),
+            (None, PeerName::Source(address, qpn)) => format!("from QP {qpn} at {address}"),
+        };
+        self.tell_datagrams("datagram", &with, reason);
+    }
+
+    /// Counts and tells why datagrams do not pass.
+    fn tell_datagrams(&mut self, verb: &'static str, with: &str, reason: &Reason) {
+        self.host.counts.refused(&self.name, verb, reason.label());
+        let vpc = self.session.identity().vpc.clone();
+        self.say(|name| {
+            warn!(
+                vpc,
+                vnic = %name,
+                verb,
+                reason = reason.label(),
+                rule = reason.rules().as_deref(),
+                "not all datagrams {with} pass: {reason}"
+            );
+        });
     }
 
     /// Everything that came before has been dealt with; a guest that has to go must be gone first.
@@ -352,7 +422,7 @@ impl Guest {
     }
 
     fn resolved(&mut self, ticket: Ticket) {
-        let Some(chain) = self.waiting.remove(&ticket) else { return };
+        let Some(chain) = self.waiting.remove(&ticket) else { return self.peer_resolved(ticket) };
         let host = self.host.clone();
         let memory = RamReader(self.ram.mapped().clone());
         let reply = {
@@ -390,6 +460,10 @@ impl Guest {
             Event::QpFault { qp, fault, reason, .. } => {
                 self.say(|name| info!(vnic = %name, qp = qp.0, "queue pair fault {fault:?}: {reason}"));
             }
+            Event::SrqFault { srq, reason, .. } => {
+                self.say(|name| info!(vnic = %name, srq = srq.0, "shared receive queue fault: {reason}"));
+            }
+            Event::UnknownPeer { name, .. } => return self.unknown_peer(*name),
             Event::VnicFatal { reason, .. } => {
                 warn!(vnic = %self.name, "the RNIC has given the device up: {reason}");
                 self.dead = true;

@@ -54,6 +54,12 @@ const MAX_REQUEST_BYTES: usize = {
         control::CreateQp::SIZE,
         control::ModifyQp::SIZE,
         control::Destroy::SIZE,
+        control::ReregMr::SIZE,
+        control::ResizeCq::SIZE,
+        control::CreateSrq::SIZE,
+        control::ModifySrq::SIZE,
+        control::CreateMw::SIZE,
+        control::CreateXrcd::SIZE,
     ];
     let mut longest = 0;
     let mut i = 0;
@@ -75,6 +81,8 @@ pub struct Report {
     pub epoch: Option<u64>,
     /// What its guest has.
     pub objects: ObjectCounts,
+    /// How many peers of datagrams the RNIC was told of.
+    pub peers: u64,
     /// Its guest's connections.
     pub connections: Vec<ConnectionStatus>,
     /// What its guest has sent and received; without names and rate, which the desired state tells.

@@ -26,6 +26,7 @@ impl Guest {
                 mws: used(Resource::Mws),
                 xrcds: used(Resource::Xrcds),
             },
+            peers: self.session.peer_count() as u64,
             connections: self.connections(),
             traffic: self.traffic(),
         }
