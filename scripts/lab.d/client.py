@@ -50,10 +50,11 @@ class Vm:
         output, status = finish(process, timeout)
         return status, output
 
-    def wait_port(self, port, timeout=20):
-        """Waits until something listens on a TCP port of the VM."""
+    def wait_port(self, port, timeout=30):
+        """Waits until something listens on a port of the VM: TCP's, or the RDMA connection manager's."""
         tries = int(timeout / 0.2)
-        self.run(f"for i in $(seq {tries}); do ss -Hltn | grep -q ':{port} ' && exit 0; sleep 0.2; done; exit 1")
+        self.run(f"for i in $(seq {tries}); do ss -Hltn | grep -q ':{port} ' && exit 0;"
+                 f" rdma resource show cm_id | grep -qE 'LISTEN.*:{port}( |$)' && exit 0; sleep 0.2; done; exit 1")
 
     def kill_all(self, name):
         """Kills what may be left of a program."""
@@ -99,8 +100,12 @@ def on(vm, gid=None):
 
 @contextlib.contextmanager
 def server(vm, command, port, timeout=60):
-    """A server in a VM for the length of a block; yields its process. Its output is in `.text` afterwards."""
-    vm.kill_all(os.path.basename(command.split()[0]))
+    """A server in a VM for the length of a block, at whose end it ends by itself; yields its process.
+
+    Its output is in `.text` afterwards, its status in `.ended`. `command` may begin with settings of variables.
+    """
+    program = next(os.path.basename(word) for word in command.split() if "=" not in word)
+    vm.kill_all(program)
     process = vm.popen(command)
     try:
         vm.wait_port(port)
@@ -110,7 +115,7 @@ def server(vm, command, port, timeout=60):
         if process.poll() is None:
             process.kill()
             process.communicate()
-            vm.kill_all(os.path.basename(command.split()[0]))
+            vm.kill_all(program)
 
 
 def client_server(place, program, options="", port=18515, timeout=120, select=None):
@@ -128,6 +133,17 @@ def client_server(place, program, options="", port=18515, timeout=120, select=No
     if process.ended != 0:
         raise Failed(server_vm, program, process.ended, process.text)
     return output
+
+
+def both_sides(place, server_command, client_command, port, timeout=120):
+    """Runs a server and a client that end by themselves; returns both outputs. {server} stands for the server's address."""
+    _, server_vm, client_vm = place
+    there = {"server": server_vm.address}
+    with server(server_vm, server_command.format(**there), port, timeout) as process:
+        output = client_vm.run(client_command.format(**there), timeout=timeout)
+    if process.ended != 0:
+        raise Failed(server_vm, server_command, process.ended, f"{process.text}\nThe client said:\n{output}")
+    return process.text, output
 
 
 def last_numbers(output):

@@ -1,23 +1,54 @@
 """How tests are written down, and what many of them ask of the lab."""
 
+import dataclasses
+
 TESTS = []
 
 
-def test(function):
-    TESTS.append(function)
+@dataclasses.dataclass
+class Test:
+    """A test of a suite. `full` ones run only with --all; `lab` says in which of suite.py's labs it runs.
+
+    Its function takes the lab. What it returns, if anything, is the Counts of a suite that is not ours.
+    """
+    name: str
+    suite: str
+    function: object
+    full: bool = False
+    lab: str = "default"
+
+
+@dataclasses.dataclass
+class Counts:
+    """How a suite that is not ours went, and in words what went wrong."""
+    passed: int
+    skipped: int
+    problems: list
+
+
+def test(function=None, *, full=False, lab="default"):
+    """Registers a function as a test; its name tells what holds, its module's name is the suite."""
+    if function is None:
+        return lambda function: test(function, full=full, lab=lab)
+    TESTS.append(Test(function.__name__, function.__module__, function, full, lab))
     return function
 
 
-def each_place(function):
+def each_place(function=None, *, full=False):
     """Runs a test for a pair on one host and for a pair on two."""
+    if function is None:
+        return lambda function: each_place(function, full=full)
+    register_for_each_place(function.__name__, function.__module__, function, full)
+    return function
+
+
+def register_for_each_place(name, suite, function, full=False):
     for wanted in ("one host", "two hosts"):
         def run(lab, wanted=wanted):
             places = [p for p in lab.pairs() if p[0] == wanted]
             assert places, f"the lab has no pair on {wanted}"
-            function(lab, places[0])
-        run.__name__ = f"{function.__name__} ({wanted})"
-        TESTS.append(run)
-    return function
+            return function(lab, places[0])
+        TESTS.append(Test(f"{name} ({wanted})", suite, run, full))
 
 
 def each_cpu_count(function):
@@ -25,8 +56,7 @@ def each_cpu_count(function):
     for wanted in ("one CPU", "several CPUs"):
         def run(lab, wanted=wanted):
             function(lab, vm_with(lab, wanted))
-        run.__name__ = f"{function.__name__} ({wanted})"
-        TESTS.append(run)
+        TESTS.append(Test(f"{function.__name__} ({wanted})", function.__module__, run))
     return function
 
 

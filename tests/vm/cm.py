@@ -1,0 +1,82 @@
+"""rdma_cm by virtual addresses: librdmacm's programs, and perftest with -R."""
+
+import concurrent.futures
+
+import client as labclient
+from client import both_sides, client_server, server
+from registry import each_place, register_for_each_place, test
+
+# name: [(server, client, port)]
+PROGRAMS = {
+    "rping": [
+        ("rping -s -a {server} -C 20 -V", "rping -c -a {server} -C 20 -V", 7174),
+        ("rping -s -a {server} -C 10 -V -S 60000", "rping -c -a {server} -C 10 -V -S 60000", 7174),
+        ("rping -s -q -a {server} -C 10 -V", "rping -c -q -a {server} -C 10 -V", 7174),
+    ],
+    "ucmatose": [("ucmatose -b {server} -c 100", "ucmatose -s {server} -c 100", 7471)],
+    "udaddy": [("udaddy -b {server} -c 10", "udaddy -s {server} -c 10", 7174)],
+    "rdma_server and rdma_client": [("rdma_server", "rdma_client -s {server}", 7471)],
+    "rdma_xserver and rdma_xclient": [
+        ("rdma_xserver -c r", "rdma_xclient -c r -s {server}", 7471), ("rdma_xserver -c x", "rdma_xclient -c x -s {server}", 7471),
+    ],
+    "rstream": [
+        ("rstream -b {server} -I 5 -C 20 -S all -T v", "rstream -s {server} -I 5 -C 20 -S all -T v", 7471),
+        ("rstream -b {server} -I 5 -C 20 -S 65536 -T a -T v", "rstream -s {server} -I 5 -C 20 -S 65536 -T a -T v", 7471),
+    ],
+    "riostream": [("riostream -b {server} -I 5 -C 20 -S 65536 -T v", "riostream -s {server} -I 5 -C 20 -S 65536 -T v", 7471)],
+}
+
+PERFTEST = [
+    ("ib_write_bw", "-R -n 100 -s 65536"), ("ib_send_bw", "-R -n 100 -s 65536"), ("ib_read_lat", "-R -n 100 -s 2"),
+    ("ib_send_bw", "-R -c UD -n 100 -s 1024"),
+]
+
+
+def programs(entries):
+    def run(lab, place):
+        for entry in entries:
+            both_sides(place, *entry)
+    return run
+
+
+for name, entries in PROGRAMS.items():
+    register_for_each_place(name, __name__, programs(entries))
+
+
+@each_place
+def perftest_connects_by_rdma_cm(lab, place):
+    for program, options in PERFTEST:
+        output = client_server(place, program, options)
+        assert labclient.last_numbers(output), f"{program} {options} printed no result:\n{output}"
+
+
+@each_place
+def eight_rping_clients_at_once(lab, place):
+    _, server_vm, client_vm = place
+    server_vm.kill_all("rping")
+    process = server_vm.popen(f"rping -s -P -a {server_vm.address}")
+    try:
+        server_vm.wait_port(7174)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(client_vm.run, f"rping -c -a {server_vm.address} -C 20 -V") for _ in range(8)]
+            for job in jobs:
+                job.result()
+    finally:
+        process.kill()
+        process.communicate()
+        server_vm.kill_all("rping")
+
+
+def retries(vm):
+    """How many MADs ib_cm has sent again, of all kinds."""
+    return sum(map(int, vm.run(f"cat /sys/class/infiniband/{vm.device}/ports/1/cm_tx_retries/*").split()))
+
+
+@test
+def first_connection_between_two_vms_needs_no_retry(lab):
+    # The directory of each host has never heard of this pair, whichever the order of tests: its masqd is new.
+    place = next(p for p in lab.pairs() if p[0] == "two hosts")
+    _, server_vm, client_vm = place
+    before = [retries(vm) for vm in (server_vm, client_vm)]
+    both_sides(place, "rping -s -a {server} -C 5", "rping -c -a {server} -C 5", 7174)
+    assert [retries(vm) for vm in (server_vm, client_vm)] == before, "ib_cm sent MADs again"
