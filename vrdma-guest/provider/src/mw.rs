@@ -24,6 +24,8 @@ type Mw = Object<ibv_mw, ()>;
 /// What a window may allow. The values are those of the ring.
 const ACCESS: c_uint =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+/// What applications say beside it by habit; it means nothing, since a window has no local key.
+const MEANINGLESS: c_uint = IBV_ACCESS_LOCAL_WRITE;
 
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int) -> *mut ibv_mw {
     let (mut command, mut response): (ibv_alloc_mw, ib_uverbs_alloc_mw_resp) = Default::default();
@@ -107,11 +109,11 @@ pub unsafe fn bind_type_2(
 ///
 /// The region must be null or one of this provider.
 unsafe fn binding(info: &ibv_mw_bind_info) -> Result<BindSegment, Errno> {
-    if info.mw_access_flags & !ACCESS != 0 {
+    if info.mw_access_flags & !(ACCESS | MEANINGLESS) != 0 {
         return Err(Errno::EINVAL);
     }
     // SAFETY: the caller says so.
     let mr_lkey = unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey);
-    let (access, addr, length) = (info.mw_access_flags, info.addr, info.length);
+    let (access, addr, length) = (info.mw_access_flags & ACCESS, info.addr, info.length);
     Ok(BindSegment { mr_lkey, access, addr, length, reserved: 0 })
 }
