@@ -40,7 +40,10 @@ impl Footprint {
     fn assert_no_more_than(&self, before: &Footprint) {
         assert!(self.objects[0].len() >= 5, "masqd tells of too few kinds of objects: {:?}", self.objects);
         assert_eq!(self.objects, before.objects, "objects of the guests");
-        assert_eq!(self.descriptors, before.descriptors, "masqd's descriptors");
+        for (now, then) in self.descriptors.iter().zip(&before.descriptors) {
+            // The API's connections come and go.
+            assert!(*now < then + 8, "masqd has {now} descriptors, after {then}");
+        }
         for (now, then) in self.resident_kib.iter().zip(&before.resident_kib) {
             assert!(*now < then + 4096, "masqd has grown from {then} KiB to {now} KiB");
         }
