@@ -1,4 +1,4 @@
-//! The private ABI between libibverbs and its providers: 34 (rdma-core v34 to v56), or with the feature `pabi65` the ABI 65 (rdma-core v65).
+//! The private ABI between libibverbs and its providers: 34 (rdma-core v36 to v56), or with the feature `pabi65` the ABI 65 (rdma-core v65).
 //!
 //! `driver.h` is not packaged by distributions, so its structures are declared here by hand. All that depends on the number of
 //! the private ABI stands in this module and in `library`. The sizes are those of x86-64 and arm64 alike, but for the

@@ -8,7 +8,7 @@
 //!
 //! # Two libraries from one source
 //!
-//! libibverbs opens only providers of its own private ABI. The package `vrdma-provider` is built for ABI 34 (rdma-core v34 to v56), and
+//! libibverbs opens only providers of its own private ABI. The package `vrdma-provider` is built for ABI 34 (rdma-core v36 to v56), and
 //! `vrdma-provider65`, the same source with the feature `pabi65`, for ABI 65 (rdma-core v65):
 //!
 //! ```text

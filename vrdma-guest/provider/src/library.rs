@@ -89,10 +89,16 @@ pub fn set_library(library: Library) -> &'static Library {
     LIBRARY.get_or_init(|| library)
 }
 
+/// Public, and as old as the last change of `verbs_context_ops` within the private ABI 34: v34 and v35 had fewer operations.
+const HAS_ALL_OPERATIONS: &CStr = c"ibv_query_qp_data_in_order";
+
 /// Finds the functions of the libibverbs that is loading this provider, and registers the provider there. Without such a library, or when it
 /// lacks a function, nothing happens: then nobody will ask for the provider.
 pub fn load(driver: &'static verbs_device_ops) {
     let Some(loaded) = Loaded::library(c"libibverbs.so.1") else { return };
+    if !loaded.exports(HAS_ALL_OPERATIONS) {
+        return;
+    }
     let Some(register) = loaded.symbol(REGISTER_DRIVER) else { return };
     let Some(library) = Library::find(&loaded) else { return };
     if LIBRARY.set(library).is_err() {
@@ -112,6 +118,12 @@ impl Loaded {
     fn library(name: &CStr) -> Option<Self> {
         // SAFETY: the name is a string; with RTLD_NOLOAD nothing is loaded, and no code runs.
         NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }).map(Self)
+    }
+
+    /// Whether there is a symbol of this name, of whatever version.
+    fn exports(&self, name: &CStr) -> bool {
+        // SAFETY: the handle is that of a loaded library, and the name is a string.
+        !unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) }.is_null()
     }
 
     fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
