@@ -15,7 +15,7 @@ use crate::context::shared;
 use crate::errno::{Errno, pointer, status};
 use crate::object::Object;
 use crate::post;
-use crate::qp::pair;
+use crate::qp::{Kind, pair};
 use crate::request::ring_flags;
 use crate::verbs::*;
 
@@ -62,7 +62,10 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: the application passes a QP and a window of this provider, and what to bind it to.
     status(unsafe {
-        let (mw, bind) = (&mut *mw, &*bind);
+        let (pair, mw, bind) = (pair(qp), &mut *mw, &*bind);
+        if pair.kind == Kind::Datagram {
+            return libc::EINVAL;
+        }
         let rkey = (mw.rkey & !0xff) | (mw.rkey.wrapping_add(1) & 0xff);
         binding(&bind.bind_info)
             .and_then(|segment| {
@@ -71,10 +74,11 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
                     flags: ring_flags(bind.send_flags),
                     wr_id: bind.wr_id,
                     rkey,
+                    target: pair.kind.no_target(),
                     operands: Operands::Bind(segment),
                     ..SendRequest::default()
                 };
-                post::send_request(pair(qp), &request)
+                post::send_request(pair, &request)
             })
             .map(|()| mw.rkey = rkey)
     })

@@ -108,6 +108,30 @@ fn a_window_of_type_1_gets_a_new_key_with_each_binding() {
     fixture.close(mw);
 }
 
+/// The entries of an XRC initiator have a segment for the target, whatever they ask for; datagrams bind nothing.
+#[test]
+fn the_type_of_the_qp_counts_when_a_window_is_bound() {
+    let mut fixture = Fixture::new();
+    let (mw, mr) = (fixture.mw(IBV_MW_TYPE_1), &raw mut fixture.mr);
+    for (qp_type, expected) in [(IBV_QPT_XRC_SEND, 0), (IBV_QPT_UC, 0), (IBV_QPT_UD, libc::EINVAL)] {
+        let (send_cq, recv_cq) = (fixture.cq, fixture.cq);
+        let init = fixture.machine.init(qp_type, cap(4, 1, 0));
+        let qp = fixture.machine.qp_ex(&mut ibv_qp_init_attr_ex { send_cq, recv_cq, ..init }).unwrap();
+        qp.modify(IBV_QPS_RTS);
+        let bind_info = bind_info(mr, 0x1000, 64, IBV_ACCESS_REMOTE_WRITE);
+        let mut bind = ibv_mw_bind { wr_id: 5, send_flags: 0, bind_info };
+        // SAFETY: the objects are live.
+        assert_eq!(unsafe { fixture.machine.ops.bind_mw.unwrap()(qp.qp, mw, &mut bind) }, expected);
+        let target = if qp_type == IBV_QPT_XRC_SEND { XrcSegment::SIZE } else { 0 };
+        for sent in qp.take_sends() {
+            let segment = BindSegment::read_from_prefix(&sent.rest[target..]).unwrap().0;
+            assert_eq!((segment.mr_lkey, segment.length), (MR_LKEY, 64));
+        }
+        qp.destroy();
+    }
+    fixture.close(mw);
+}
+
 #[test]
 fn a_window_of_type_2_is_bound_by_a_work_request() {
     let mut fixture = Fixture::new();
