@@ -26,7 +26,7 @@ pub mod store;
 const BYPASSED: bool = cfg!(feature = "bench-bypass");
 
 pub use config::{Link, config_space};
-pub use directory::{AskError, BadEntry, Delta, Directory, Question};
+pub use directory::{AskError, BadEntry, Delta, Directory, Question, Traffic};
 pub use env::{Env, GuestMemory, MemoryError};
 pub use errno::Errno;
 pub use limits::Limits;

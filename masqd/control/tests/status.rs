@@ -1,10 +1,9 @@
 //! Which hosts an object concerns, how far those have come, and how a verdict is explained.
 
 use masq_control::store::{Batch, Change};
-use masq_control::{AskError, Concern, Directory, Judge, Question};
+use masq_control::{AskError, Concern, Directory, Judge, Question, Traffic};
 use masq_model::api::{Explanation, ItemStatus, RealisedState};
 use masq_model::{DesiredState, Endpoint, HostState, Kind, Object};
-use masq_policy::rules::Transport;
 use masq_types::{Gid, Vni};
 
 const DESIRED: &str = r#"
@@ -115,7 +114,7 @@ impl World {
     }
 
     fn explain(&self, from: &str, to: &str, vpc: Option<&str>) -> Result<Explanation, AskError> {
-        self.0.explain(&Question { from, to, vpc, transport: Transport::Rc })
+        self.0.explain(&Question { from, to, vpc, traffic: Traffic::Rc })
     }
 }
 
@@ -266,6 +265,37 @@ fn an_explanation_tells_both_directions() {
     assert!(back.allowed && !back.flows[0].allowed && back.flows[1].allowed, "{back:?}");
     let own = world.explain("b1", "b1", None).unwrap();
     assert!(own.allowed && own.flows.is_empty(), "{own:?}");
+}
+
+#[test]
+fn datagrams_are_explained_from_one_end_to_the_other() {
+    let mut world = World::new();
+    for (revision, vnic, host) in [(11, "b1", "h1"), (12, "b2", "h2")] {
+        world.endpoint(revision, vnic, 1, host, &[]);
+    }
+    let ask = |world: &World, from, to, traffic| {
+        world.0.explain(&Question { from, to, vpc: None, traffic }).unwrap()
+    };
+    let there = ask(&world, "b1", "b2", Traffic::Ud);
+    assert!(there.allowed && there.flows[0].allowed, "{there:?}");
+    let back = ask(&world, "b2", "b1", Traffic::Ud);
+    assert!(!back.allowed && !back.flows[0].allowed && back.flows[1].allowed, "{back:?}");
+    assert_eq!(back.summary, "no rule allows fd00::2 to send to fd00::1");
+    assert!(ask(&world, "b2", "b1", Traffic::Rc).allowed && ask(&world, "b2", "b1", Traffic::Uc).allowed);
+    assert!(ask(&world, "b2", "b1", Traffic::Cm).allowed, "what sets connections up passes both ways");
+    // Reliable connections alone are forbidden: management passes for the sake of the others.
+    let deny = |name: &str, direction, revision| {
+        let rule = serde_json::json!({"name": name, "security_group": "web", "direction": direction,
+            "transport": "rc", "priority": 1, "action": "deny"});
+        let rule = Object::from_value(Kind::SecurityGroupRule, rule).unwrap();
+        (revision, rule)
+    };
+    for (revision, rule) in [deny("no-in", "ingress", 13), deny("no-out", "egress", 14)] {
+        world.put(revision, [rule]);
+    }
+    assert!(!ask(&world, "b1", "b2", Traffic::Rc).allowed);
+    let cm = ask(&world, "b1", "b2", Traffic::Cm);
+    assert!(cm.allowed && cm.flows.len() == 2 && cm.flows[0].allowed, "{cm:?}");
 }
 
 #[test]

@@ -99,7 +99,7 @@ pub enum Action {
         #[arg(long, value_name = "NAME")]
         vpc: Option<String>,
     },
-    /// Tell whether two vNICs may be connected, and which rules decide. Exit status 0 allowed, 5 denied.
+    /// Tell whether two vNICs may be connected, or exchange datagrams, and which rules decide. Exit status 0 allowed, 5 denied.
     Explain {
         /// A vNIC, or a virtual address.
         from: String,
@@ -108,7 +108,7 @@ pub enum Action {
         /// The network in which addresses are meant.
         #[arg(long, value_name = "NAME")]
         vpc: Option<String>,
-        /// The transport service [default: rc].
+        /// The transport service [default: rc]; ud is about what the first one sends, cm about the management datagrams of rdma_cm.
         #[arg(long)]
         transport: Option<TransportService>,
     },
@@ -158,12 +158,13 @@ impl FromArgMatches for Wait {
     }
 }
 
-/// A transport service.
+/// A transport service, or what sets all of them up.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum TransportService {
     Rc,
     Uc,
     Ud,
+    Cm,
 }
 
 impl TransportService {
@@ -173,6 +174,7 @@ impl TransportService {
             TransportService::Rc => "rc",
             TransportService::Uc => "uc",
             TransportService::Ud => "ud",
+            TransportService::Cm => "cm",
         }
     }
 }

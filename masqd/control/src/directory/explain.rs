@@ -1,4 +1,4 @@
-//! Whether two ends may be connected, in words.
+//! Whether two ends may be connected, or exchange datagrams, in words.
 
 use std::net::IpAddr;
 
@@ -19,8 +19,42 @@ pub struct Question<'a> {
     pub to: &'a str,
     /// The network of addresses; when absent, that of an end that is the name of a vNIC.
     pub vpc: Option<&'a str>,
-    /// The transport.
-    pub transport: Transport,
+    /// What would pass between them.
+    pub traffic: Traffic,
+}
+
+/// What passes between two ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Traffic {
+    /// A reliable connection.
+    #[default]
+    Rc,
+    /// An unreliable connection.
+    Uc,
+    /// Datagrams from the first end to the other.
+    Ud,
+    /// Management datagrams, both ways, which set connections up.
+    Cm,
+}
+
+impl Traffic {
+    /// The transports of which one must be allowed.
+    fn transports(self) -> &'static [Transport] {
+        match self {
+            Traffic::Rc => &[Transport::Rc],
+            Traffic::Uc => &[Transport::Uc],
+            Traffic::Ud => &[Transport::Ud],
+            Traffic::Cm => &[Transport::Rc, Transport::Uc, Transport::Ud],
+        }
+    }
+
+    /// Of the flows there and back, those of which one must be allowed.
+    fn decisive(self, flows: &[Flow]) -> &[Flow] {
+        match self {
+            Traffic::Ud => flows.get(..1).unwrap_or_default(),
+            Traffic::Rc | Traffic::Uc | Traffic::Cm => flows,
+        }
+    }
 }
 
 /// A question cannot be answered.
@@ -64,7 +98,7 @@ struct End<'a> {
 }
 
 impl Directory {
-    /// Whether two ends may be connected, and what says so.
+    /// Whether two ends may be connected or exchange datagrams, and what says so.
     pub fn explain(&self, question: &Question<'_>) -> Result<Explanation, AskError> {
         let vpc_of = |end| self.vnic(end).map(|v| v.vpc.as_str());
         let vpc = question.vpc.or_else(|| vpc_of(question.from)).or_else(|| vpc_of(question.to));
@@ -73,24 +107,26 @@ impl Directory {
         let same_vnic = from.vnic.name == to.vnic.name;
         let judge = |(a, b): (Gid, Gid)| {
             let apart = same_vnic || from.vpc.name != to.vpc.name;
-            if apart { Vec::new() } else { self.flows(question.transport, &from, a, &to, b) }
+            if apart { Vec::new() } else { self.flows(question.traffic, &from, a, &to, b) }
         };
+        let passes = |flows: &[Flow]| question.traffic.decisive(flows).iter().any(Flow::is_allowed);
         let pairs = pairs(&from, &to);
         let preferred = pairs[0];
         // Rules about prefixes can deny one pair of addresses and leave another, such as the link-local ones.
-        let is_allowed = |pair: &(Gid, Gid)| judge(*pair).iter().any(Flow::is_allowed);
+        let is_allowed = |pair: &(Gid, Gid)| passes(&judge(*pair));
         let (a, b) = pairs.iter().copied().find(is_allowed).unwrap_or(preferred);
         let flows = judge((a, b));
         let obstacles = self.obstacles(&from, a, &to, b);
-        let rules_allow = same_vnic || flows.iter().any(Flow::is_allowed);
-        let summary = match (obstacles.first(), flows.iter().find(|f| f.is_allowed())) {
+        let rules_allow = same_vnic || passes(&flows);
+        let decisive = question.traffic.decisive(&flows);
+        let summary = match (obstacles.first(), decisive.iter().find(|f| f.is_allowed())) {
             (Some(obstacle), _) => obstacle.clone(),
             (None, Some(flow)) if (a, b) != preferred => {
                 format!("{flow} (between {} and {} no traffic is allowed)", preferred.0, preferred.1)
             }
             (None, Some(flow)) => flow.to_string(),
             (None, None) if same_vnic => "both ends are the same vNIC".into(),
-            (None, None) => flows.iter().map(Flow::to_string).collect::<Vec<_>>().join("; "),
+            (None, None) => decisive.iter().map(Flow::to_string).collect::<Vec<_>>().join("; "),
         };
         Ok(Explanation {
             allowed: rules_allow && obstacles.is_empty(),
@@ -129,15 +165,20 @@ impl Directory {
         self.vpc(name).ok_or_else(|| AskError::NoVpc(name.into()))
     }
 
-    /// There and back.
-    fn flows(&self, transport: Transport, from: &End<'_>, a: Gid, to: &End<'_>, b: Gid) -> Vec<Flow> {
+    /// There and back; of several transports, for the first that may pass.
+    fn flows(&self, traffic: Traffic, from: &End<'_>, a: Gid, to: &End<'_>, b: Gid) -> Vec<Flow> {
         let party = |end: &End<'_>, gid| {
             let contested = matches!(self.find(end.vpc.vni, gid), Found::Contested { .. });
             // An address that two claim is nobody's: no group stands behind it.
             Party { vnic: "", gid, groups: if contested { &[] } else { self.groups_of(&end.vnic.name) } }
         };
         let (one, other) = (party(from, a), party(to, b));
-        vec![self.groups.flow(transport, one, other), self.groups.flow(transport, other, one)]
+        let judge = |transport: &Transport| {
+            vec![self.groups.flow(*transport, one, other), self.groups.flow(*transport, other, one)]
+        };
+        let all: Vec<Vec<Flow>> = traffic.transports().iter().map(judge).collect();
+        let allowed = all.iter().position(|flows| flows.iter().any(Flow::is_allowed));
+        all.into_iter().nth(allowed.unwrap_or(0)).unwrap_or_default()
     }
 
     /// What is in the way beside the rules.

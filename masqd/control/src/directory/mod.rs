@@ -29,7 +29,7 @@ use masq_types::{Gid, QpnBlock, Vni, WireQpn};
 
 use crate::store::{Batch, Change, Snapshot};
 use addresses::{Addresses, Owner};
-pub use explain::{AskError, Question};
+pub use explain::{AskError, Question, Traffic};
 use presence::Presence;
 use sources::Sources;
 

@@ -10,7 +10,6 @@ use axum::http::StatusCode;
 use masq_control::{AskError, Question};
 use masq_driver::{Command, Reply};
 use masq_model::api::{ConnectionStatus, Explanation, Status, Traffic, VnicStatus};
-use masq_policy::rules::Transport;
 use serde::Deserialize;
 
 use super::Api;
@@ -60,20 +59,22 @@ enum ExplainTransport {
     Rc,
     Uc,
     Ud,
+    Cm,
 }
 
-/// Whether two ends may be connected, and why.
+/// Whether two ends may be connected or exchange datagrams, and why.
 pub async fn explain(
     State(api): State<Arc<Api>>,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Json<Explanation>, Refused> {
     let ExplainQuery { from, to, vpc, transport } = query?.0;
-    let transport = match transport {
-        ExplainTransport::Rc => Transport::Rc,
-        ExplainTransport::Uc => Transport::Uc,
-        ExplainTransport::Ud => Transport::Ud,
+    let traffic = match transport {
+        ExplainTransport::Rc => masq_control::Traffic::Rc,
+        ExplainTransport::Uc => masq_control::Traffic::Uc,
+        ExplainTransport::Ud => masq_control::Traffic::Ud,
+        ExplainTransport::Cm => masq_control::Traffic::Cm,
     };
-    let question = Question { from: &from, to: &to, vpc: vpc.as_deref(), transport };
+    let question = Question { from: &from, to: &to, vpc: vpc.as_deref(), traffic };
     let explained = api.host.directory.read().explain(&question);
     explained.map(Json).map_err(|e| match e {
         AskError::WhichVpc(_) | AskError::WrongVpc { .. } => Refused::bad_request(e),

@@ -204,20 +204,28 @@ impl Document {
             .takes(query_parameter("vpc", "Only those in this network", text()))
             .answers(200, "The connections", connections);
         self.path("/v1/connections", vec![(HttpMethod::Get, connections.build())]);
-        let transport = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["rc", "uc", "ud"]));
+        let transport =
+            ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["rc", "uc", "ud", "cm"]));
         let required = |name, description| {
             let mut parameter = query_parameter(name, description, text());
             parameter.required = Required::True;
             parameter
         };
         let explanation = self.schema::<Explanation>();
-        let explain = Asked::new("explain", "Whether two ends may be connected, and why")
-            .takes(required("from", "One end: the name of a vNIC, or an address"))
-            .takes(required("to", "The other end"))
-            .takes(query_parameter("vpc", "The network of addresses, if no end is a name", text()))
-            .takes(query_parameter("transport", "The transport; rc by default", transport.into()))
-            .answers(200, "The explanation", explanation)
-            .refuses(404, "There is no such end or network");
+        let explain = Asked::new(
+            "explain",
+            "Whether two ends may be connected or exchange datagrams, and why",
+        )
+        .takes(required("from", "One end: the name of a vNIC, or an address"))
+        .takes(required("to", "The other end"))
+        .takes(query_parameter("vpc", "The network of addresses, if no end is a name", text()))
+        .takes(query_parameter(
+            "transport",
+            "The transport, rc by default; ud is about what 'from' sends, cm about management datagrams",
+            transport.into(),
+        ))
+        .answers(200, "The explanation", explanation)
+        .refuses(404, "There is no such end or network");
         self.path("/v1/explain", vec![(HttpMethod::Get, explain.build())]);
         let status = self.schema::<Status>();
         let traffic = list_of(self.schema::<Traffic>());
