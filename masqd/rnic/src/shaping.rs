@@ -16,6 +16,8 @@ pub struct Shaping {
     pub class: usize,
     /// The DSCP of all that it sends.
     pub dscp: Option<u8>,
+    /// Datagrams keep the DSCP that the guest asks for.
+    trust_dscp: bool,
     /// It has used up its rate, and has its turn again then.
     pub parked_until: Option<Time>,
     /// Since when it has been held back.
@@ -25,9 +27,9 @@ pub struct Shaping {
 
 impl Default for Shaping {
     fn default() -> Self {
-        let Limits { rate: _, weight, class, dscp } = Limits::default();
+        let Limits { rate: _, weight, class, dscp, trust_dscp } = Limits::default();
         let class = usize::from(class);
-        Self { bucket: None, weight, class, dscp, parked_until: None, held_since: None, held_ns: 0 }
+        Self { bucket: None, weight, class, dscp, trust_dscp, parked_until: None, held_since: None, held_ns: 0 }
     }
 }
 
@@ -35,7 +37,14 @@ impl Shaping {
     /// Other limits, which have been checked.
     pub fn set(&mut self, now: Time, limits: &Limits) {
         set_rate(&mut self.bucket, now, limits.rate);
-        (self.weight, self.class, self.dscp) = (limits.weight, limits.class.into(), limits.dscp);
+        (self.weight, self.class) = (limits.weight, limits.class.into());
+        (self.dscp, self.trust_dscp) = (limits.dscp, limits.trust_dscp);
+    }
+
+    /// The traffic class with which a datagram leaves whose guest asks for `asked`. The ECN bits are the underlay's.
+    pub fn datagram_class(&self, asked: u8) -> u8 {
+        const DSCP: u8 = 0xfc;
+        if self.trust_dscp { asked & DSCP } else { 0 }
     }
 
     /// It has something to send that it may not.

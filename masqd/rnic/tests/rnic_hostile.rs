@@ -69,19 +69,115 @@ struct Hostile {
     guest: Guest,
     qps: Vec<TestQp>,
     cqs: Vec<TestCq>,
+    srqs: [TestSrq; 2],
     mr: Mr,
+    /// Keys of everything that has one.
+    keys: Vec<u32>,
 }
+
+/// The number of the hostile guest's shared receive queue for XRC.
+const SRQN: u32 = 9;
 
 impl Hostile {
     fn new(net: &mut Net, id: u32, vni: u32, address: &str) -> Self {
         let mut guest = Guest::attach(net, 0, id, vni, address, MEMORY);
         let mr = guest.mr(net, MR, all_access());
         let cqs: Vec<_> = (0..2).map(|_| guest.cq(net, 256)).collect();
-        let qps: Vec<_> = (0..4).map(|_| guest.qp(net, &cqs[0], &cqs[1])).collect();
+        let xrc = XrcSrq { xrcd: XrcdHandle(1), cq: cqs[1].handle, srqn: SRQN };
+        let srqs = [guest.srq(net, None), guest.srq(net, Some(xrc))];
+        let mut qps: Vec<_> = (0..4).map(|_| guest.qp(net, &cqs[0], &cqs[1])).collect();
+        let mut qp_with = |adjust: &dyn Fn(&mut QpInit)| guest.qp_with(net, &cqs[0], &cqs[1], adjust);
+        qps.push(qp_with(&|init| init.qp_type = QpType::Uc));
+        let shared = srqs[0].handle;
+        qps.push(qp_with(&|init| (init.kernel, init.receives) = (true, Receives::Shared(shared))));
+        qps.push(qp_with(&|init| {
+            (init.qp_type, init.recv_cq, init.receives) = (QpType::XrcIni, None, Receives::None);
+        }));
+        qps.push(qp_with(&|init| {
+            (init.qp_type, init.receives) = (QpType::XrcTgt, Receives::Named(XrcdHandle(1)));
+            (init.pd, init.sq, init.send_cq, init.recv_cq) = (None, None, None, None);
+        }));
+        let mut keys = vec![mr.key];
+        let vnic = guest.id;
+        for mw_type in [MwType::One, MwType::Two] {
+            let create = Command::CreateMw { vnic, mw: MwHandle(guest.handle()), pd: PD, mw_type };
+            let Ok(Reply::MwCreated { rkey }) = net.execute(0, create) else { panic!("no window") };
+            keys.push(rkey.0);
+        }
+        let access = Access { mw_bind: true, ..all_access() };
+        let pages = guest.pages(mr.gpa, MR / PAGE);
+        for kind in [
+            MrKind::AllMemory,
+            MrKind::FastReg { max_pages: 4 },
+            MrKind::Pages { iova: mr.gpa, length: MR, pages },
+        ] {
+            let attr = MrAttr { mr: MrHandle(guest.handle()), pd: PD, access, kind };
+            let Ok(Reply::MrCreated { lkey, .. }) = net.execute(0, Command::CreateMr { vnic, mr: attr })
+            else {
+                panic!("no region")
+            };
+            keys.push(lkey.0);
+        }
+        let hostile = Hostile { guest, qps, cqs, srqs, mr, keys };
+        hostile.connect(net);
+        hostile
+    }
+
+    fn connect(&self, net: &mut Net) {
         let options = Options { timeout: 1, retry_cnt: 1, rnr_retry: 1, ..Options::default() };
-        connect(net, (&guest, &qps[0]), (&guest, &qps[1]), &options);
-        connect(net, (&guest, &qps[2]), (&guest, &qps[2]), &options);
-        Hostile { guest, qps, cqs, mr }
+        for (a, b) in [(0, 1), (2, 2), (4, 4), (5, 5), (6, 7)] {
+            connect(net, (&self.guest, &self.qps[a]), (&self.guest, &self.qps[b]), &options);
+        }
+    }
+
+    /// Noise for requests that change keys, and for those of XRC initiators.
+    fn segments(&self, random: &mut TestRng, xrc: bool, entry: &mut [u8]) {
+        let mut at = 32;
+        if xrc {
+            entry[32..48].fill(0);
+            entry[32] = SRQN as u8 - u8::from(random.next_u32().is_multiple_of(8));
+            at += 16;
+        }
+        let mut key = |low: u32| {
+            let of = random.next_u32() as usize % self.keys.len();
+            (self.keys[of] | (random.next_u32() % low)).to_le_bytes()
+        };
+        entry[4..8].copy_from_slice(&key(3));
+        entry[24..28].copy_from_slice(&key(3));
+        let any_lkey = key(1);
+        // The right kind, most of the time: of a window, a region for windows, one for fast registration.
+        let likely = random.next_u32() % 4 != 0;
+        let low = random.next_u32() % 3;
+        let window = (self.keys[1 + random.next_u32() as usize % 2] | low).to_le_bytes();
+        let lkey = if likely { self.keys[5].to_le_bytes() } else { any_lkey };
+        let (addr, length) = (self.mr.gpa + u64::from(random.next_u32() % 4096), random.next_u32() % 30_000);
+        match random.next_u32() % 8 {
+            0 => {
+                (entry[0], entry[1], entry[2]) = (SEND_OP_BIND_MW, SEND_SIGNALED, 0);
+                if likely {
+                    entry[24..28].copy_from_slice(&window);
+                }
+                entry[at..at + 4].copy_from_slice(&lkey);
+                entry[at + 4..at + 8].copy_from_slice(&(random.next_u32() & 0x2e).to_le_bytes());
+                entry[at + 8..at + 16].copy_from_slice(&addr.to_le_bytes());
+                entry[at + 16..at + 24].copy_from_slice(&u64::from(length).to_le_bytes());
+                entry[at + 24..at + 32].fill(0);
+            }
+            1 => {
+                (entry[0], entry[1], entry[2]) = (SEND_OP_REG_MR, SEND_SIGNALED, 0);
+                if likely {
+                    entry[24..28].copy_from_slice(&(self.keys[4] | low).to_le_bytes());
+                }
+                entry[at..at + 8].copy_from_slice(&addr.to_le_bytes());
+                entry[at + 8..at + 16].copy_from_slice(&u64::from(length % 16_000).to_le_bytes());
+                entry[at + 16..at + 20].copy_from_slice(&(random.next_u32() % 16).to_le_bytes());
+                entry[at + 20..at + 24].copy_from_slice(&12u32.to_le_bytes());
+                entry[at + 24..at + 32].copy_from_slice(&addr.to_le_bytes());
+            }
+            2 => (entry[0], entry[1], entry[2]) = (SEND_OP_LOCAL_INV, SEND_SIGNALED, 0),
+            3 => entry[0] = SEND_OP_SEND_INV,
+            _ => {}
+        }
     }
 
     /// Noise that is likely to get past the first checks: real keys, small counts, known opcodes.
@@ -117,6 +213,9 @@ impl Hostile {
                 let mut entry = vec![0; stride];
                 for _ in 0..16 {
                     self.noise(random, &mut entry);
+                    if stride == 512 && random.next_u32().is_multiple_of(2) {
+                        self.segments(random, qp.qp_type == QpType::XrcIni, &mut entry);
+                    }
                     let at = stride * (1 + random.next_u32() as usize % 12);
                     ring.write(at, &entry);
                 }
@@ -127,11 +226,21 @@ impl Hostile {
                 ring.store_release(0, producer);
             }
         }
+        for srq in &self.srqs {
+            let ring = self.guest.mapping(srq.gpa, ring_pages(64, 7));
+            let mut entry = [0; 128];
+            for at in 1..20 {
+                self.noise(random, &mut entry);
+                ring.write(128 * at, &entry);
+            }
+            let taken = ring.load_acquire(std::mem::offset_of!(WorkHeader, taken));
+            ring.store_release(0, taken.wrapping_add(random.next_u32() % 8));
+        }
         for cq in &self.cqs {
             let ring = self.guest.mapping(cq.gpa, 1);
             match random.next_u32() % 32 {
                 0 => ring.store_release(0, random.next_u32()),
-                _ => ring.store_release(0, ring.load_acquire(0).wrapping_add(random.next_u32() % 8)),
+                _ => ring.store_release(0, ring.load_acquire(0).wrapping_add(random.next_u32() % 32)),
             }
             ring.store_release(4, random.next_u32() % 4);
         }
@@ -150,15 +259,13 @@ impl Hostile {
                 self.guest.mapping(gpa, 1).store_release(0, 0);
             }
         }
-        let options = Options { timeout: 1, retry_cnt: 1, rnr_retry: 1, ..Options::default() };
-        connect(net, (&self.guest, &self.qps[0]), (&self.guest, &self.qps[1]), &options);
-        connect(net, (&self.guest, &self.qps[2]), (&self.guest, &self.qps[2]), &options);
+        self.connect(net);
     }
 }
 
 #[test]
 fn noise_in_rings() {
-    let (mut carried_out, mut failed) = (0, 0);
+    let (mut carried_out, mut failed, mut changed_keys) = (0, 0, 0);
     for seed in 0..6 {
         let mut random = random(seed);
         let mut net = Net::new(&[RnicConfig::default()]);
@@ -178,6 +285,8 @@ fn noise_in_rings() {
                     while let Some(c) = cq.ring.poll() {
                         let counter = if c.status == WC_SUCCESS { &mut carried_out } else { &mut failed };
                         *counter += 1;
+                        let changes = matches!(c.opcode, WC_BIND_MW | WC_LOCAL_INV | WC_REG_MR);
+                        changed_keys += u32::from(changes && c.status == WC_SUCCESS);
                     }
                 }
                 h.revive(&mut net);
@@ -190,6 +299,7 @@ fn noise_in_rings() {
     }
     // The noise got past the first checks.
     assert!(carried_out > 25 && failed > 100, "{carried_out} carried out, {failed} failed");
+    assert!(changed_keys > 10, "{changed_keys} changed keys");
 }
 
 #[test]
@@ -318,6 +428,7 @@ fn commands_about_nothing() {
     refused(Command::QueryQp { vnic, qp: QpHandle(1) });
     refused(Command::RevokeQp { vnic, qp: QpHandle(1) });
     refused(Command::ModifyQp { vnic, qp: QpHandle(1), change: QpChange::default() });
+    refused(Command::ModifySrq { vnic, srq: SrqHandle(1), limit: 1 });
     refused(Command::DetachQueue { vnic, index: 3 });
     refused(Command::ReplaceCall { vnic, index: 3, call: None });
     refused(Command::ReplaceKick { vnic, index: 3, kick: None });
@@ -325,6 +436,8 @@ fn commands_about_nothing() {
         Command::DestroyQp { vnic, qp: QpHandle(1) },
         Command::DestroyCq { vnic, cq: CqHandle(1) },
         Command::DestroyMr { vnic, mr: MrHandle(1) },
+        Command::DestroyMw { vnic, mw: MwHandle(1) },
+        Command::DestroySrq { vnic, srq: SrqHandle(1) },
         Command::DestroyContext { vnic, ctx: CtxHandle(77) },
     ] {
         assert_eq!(net.execute(0, destroy).unwrap(), Reply::Done);

@@ -142,3 +142,41 @@ fn queue_pairs_share_their_vnics_turns() {
     let order = [wait(&mut t.net, &mut t.a_cq), wait(&mut t.net, &mut t.a_cq)].map(|c| c.wr_id);
     assert_eq!(order, [2, 1]);
 }
+
+/// A completion queue gets another ring in the middle of traffic; times of completion never go back.
+#[test]
+fn a_completion_queue_moves() {
+    use masq_driver::Command;
+    let mut t = two(Options::default());
+    let (mut posted, mut polled, mut latest) = (0, 0, 0);
+    for (round, entries) in [128u32, 64, 256, 64, 512].into_iter().enumerate() {
+        for _ in 0..30 {
+            t.a.post(
+                &mut t.a_qp,
+                &to(&t.b_mr, 0, request(SEND_OP_RDMA_WRITE, posted)),
+                &[sge(&t.a_mr, 0, 8)],
+            );
+            posted += 1;
+        }
+        t.net.run(1);
+        let pages = ring_pages(entries, 6);
+        let gpa = t.a.alloc(pages);
+        let (vnic, cq, ring) = (t.a.id, t.a_cq.handle, t.a.pages(gpa, pages));
+        t.net.execute(0, Command::ResizeCq { vnic, cq, entries, ring }).unwrap();
+        t.a_cq.ring.move_to(t.a.mapping(gpa, pages), entries).unwrap();
+        // Some are left for the next ring.
+        let keep = if round == 4 { 0 } else { 10 };
+        while polled + keep < posted {
+            let c = t.a_cq.ring.poll().expect("all are done");
+            assert_eq!((c.wr_id, c.status), (polled, WC_SUCCESS));
+            assert!(c.timestamp_ns >= latest && c.timestamp_ns > 0);
+            (polled, latest) = (polled + 1, c.timestamp_ns);
+            t.a_qp.sq.complete(c.consumer);
+        }
+        t.a_cq.ring.publish();
+    }
+    assert!(t.a_cq.ring.poll().is_none());
+    let (vnic, cq) = (t.a.id, masq_driver::CqHandle(NOBODY));
+    let ring = t.a.pages(t.a_mr.gpa, 1);
+    assert!(t.net.execute(0, Command::ResizeCq { vnic, cq, entries: 8, ring }).is_err());
+}

@@ -43,8 +43,8 @@ pub struct Outgoing {
     src_qpn: WireQpn,
     imm: Option<ImmDt>,
     solicited: bool,
+    /// As the guest asks for it.
     traffic_class: u8,
-    hop_limit: u8,
     /// Bytes of payload.
     len: usize,
 }
@@ -167,7 +167,6 @@ fn judge(world: &mut World, key: QpKey) -> Result<Outgoing, Failure> {
         imm: op.has_imm().then_some(*imm),
         solicited: *solicited,
         traffic_class: segment.traffic_class,
-        hop_limit: segment.hop_limit,
         len: len as usize,
     })
 }
@@ -268,8 +267,8 @@ fn transmit(
     let Some(vnic) = world.vnics.get_mut(outgoing.vnic) else { return Ok(true) };
     let dscp = vnic.shaping.dscp;
     let Some(port) = vnic.datagrams.ports.open(edge, tx, way.local, way.port) else { return Ok(false) };
-    let (class, hops) = (outgoing.traffic_class, outgoing.hop_limit);
-    let Some(route) = edge.route(way.local, way.remote, port, class, hops) else { return Ok(true) };
+    let class = vnic.shaping.datagram_class(outgoing.traffic_class);
+    let Some(route) = edge.route(way.local, way.remote, port, class, UNDERLAY_HOP_LIMIT) else { return Ok(true) };
 
     let mut repr = outgoing.headers(way.dest_qpn);
     let buffer = tx.buffer();

@@ -270,6 +270,78 @@ mod tests {
         assert_eq!(cq.announce(&memory), Announce::Event);
     }
 
+    fn new_ring_pages(entries: u32) -> PageList {
+        let pages = (0..ring_pages(entries, 6)).map(|p| 0x8000 + p * 0x1000).collect();
+        PageList { shift: 12, pages }
+    }
+
+    /// (index, phase) of the entries from the consumer on that the guest takes for valid.
+    fn visible(memory: &GuestMemory, cq: &Cq, consumer: u32) -> Vec<(u64, u8)> {
+        let entries = cq.ring.entries();
+        let entry = |i| {
+            let entry = cq.ring.entry(memory, i).unwrap();
+            (entry.load_u64(0).unwrap(), (entry.load_u32(60).unwrap() >> 24) as u8)
+        };
+        let all = (0..entries).map(|n| (consumer.wrapping_add(n), entry(consumer.wrapping_add(n))));
+        all.take_while(|(i, (_, p))| *p == phase(*i, entries)).map(|(_, e)| e).collect()
+    }
+
+    /// Whatever pass the old ring was in, the guest finds its unread entries in the new one, and then nothing, and the queue
+    /// goes on.
+    #[test]
+    fn unread_entries_move_to_another_ring() {
+        for (entries, written, read, new_entries) in
+            [(4, 3, 0, 8), (4, 30, 28, 16), (8, 13, 9, 4), (4, 4, 4, 32), (16, 100, 90, 64), (16, 77, 64, 16)]
+        {
+            let memory = guest_memory(&[(0, 0x10000)]);
+            let pages = (0..ring_pages(entries, 6)).map(|p| p * 0x1000).collect();
+            let attr = CqAttr { cq: CqHandle(1), entries, vector: 0, ring: PageList { shift: 12, pages } };
+            let mut cq = Cq::new(attr, &memory).unwrap();
+            let push = |cq: &mut Cq, i: u32| cq.push(&memory, Cqe { wr_id: i.into(), ..Cqe::ZERO });
+            for i in 0..written {
+                set(&memory, &cq, CONSUMER, i.min(read));
+                push(&mut cq, i).unwrap();
+            }
+            set(&memory, &cq, CONSUMER, read);
+            set(&memory, &cq, ARM, ARM_NEXT);
+            cq.resize("queue", new_entries, new_ring_pages(new_entries), &memory).unwrap();
+            let unread: Vec<_> = (read..written).map(|i| (u64::from(i), phase(i, new_entries))).collect();
+            assert_eq!(visible(&memory, &cq, read), unread, "{entries} to {new_entries}");
+            assert_eq!(cq.announce(&memory), Announce::Event, "the arm moves along");
+            for i in written..read + new_entries {
+                push(&mut cq, i).unwrap();
+            }
+            assert_eq!(visible(&memory, &cq, read).len(), new_entries as usize);
+            assert_eq!(push(&mut cq, 0), Err(Overrun));
+        }
+    }
+
+    #[test]
+    fn a_refused_resize_changes_nothing() {
+        let (memory, mut cq) = cq(8);
+        for i in 0..5 {
+            cq.push(&memory, Cqe { wr_id: i, ..Cqe::ZERO }).unwrap();
+        }
+        let mut refused = |entries, ring: PageList| cq.resize("queue", entries, ring, &memory).unwrap_err();
+        let what = refused(4, new_ring_pages(4)).to_string();
+        assert_eq!(what, "queue: 5 entries wait, which do not fit");
+        refused(6, new_ring_pages(8));
+        refused(2 * limits::MAX_CQE, new_ring_pages(8));
+        refused(64, new_ring_pages(8));
+        refused(8, PageList { shift: 12, pages: vec![0x10_0000] });
+        assert_eq!(visible(&memory, &cq, 0).len(), 5);
+        // A consumer index that cannot be.
+        for hostile in [6, u32::MAX - 9] {
+            set(&memory, &cq, CONSUMER, hostile);
+            assert!(cq.resize("queue", 16, new_ring_pages(16), &memory).is_err());
+        }
+        set(&memory, &cq, CONSUMER, 0);
+        cq.resize("queue", 16, new_ring_pages(16), &memory).unwrap();
+        (0..11).for_each(|_| cq.push(&memory, Cqe::ZERO).unwrap());
+        cq.push(&memory, Cqe::ZERO).unwrap_err();
+        assert!(cq.resize("queue", 8, new_ring_pages(8), &memory).is_err(), "it has overrun");
+    }
+
     #[test]
     fn attributes_are_checked() {
         let memory = guest_memory(&[(0, 0x2000)]);

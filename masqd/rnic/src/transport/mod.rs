@@ -144,7 +144,7 @@ impl Transmit {
 ///
 /// After any of these, call [`QpCore::handle_work`] while [`QpCore::wants_work`], and [`QpCore::poll_transmit`] until it
 /// returns `None` (or later, when there is room to send; the order in which several queue pairs get to
-/// send is the caller's), then [`QpCore::poll_timeout`]. Acknowledgements are built in `poll_transmit`, so packets that
+/// send is the caller's), both again while it wants work, then [`QpCore::poll_timeout`]. Acknowledgements are built in `poll_transmit`, so packets that
 /// arrived together and were handled before are acknowledged together, and none waits longer.
 ///
 /// Completions and events leave through [`Env`] during those calls.

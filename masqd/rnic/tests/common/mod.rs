@@ -305,6 +305,16 @@ impl Guest {
         recv_cq: &TestCq,
         adjust: impl FnOnce(&mut QpInit),
     ) -> TestQp {
+        self.try_qp_with(net, send_cq, recv_cq, adjust).unwrap()
+    }
+
+    pub fn try_qp_with(
+        &mut self,
+        net: &mut Net,
+        send_cq: &TestCq,
+        recv_cq: &TestCq,
+        adjust: impl FnOnce(&mut QpInit),
+    ) -> Result<TestQp, DriverError> {
         const ENTRIES: u32 = 64;
         let (sq_shift, rq_shift) = (9, 7);
         let (sq_pages, rq_pages) = (ring_pages(ENTRIES, sq_shift), ring_pages(ENTRIES, rq_shift));
@@ -331,9 +341,9 @@ impl Guest {
         };
         adjust(&mut init);
         let qp_type = init.qp_type;
-        let reply = net.execute(self.engine, Command::CreateQp { vnic: self.id, qp: init });
-        let Ok(Reply::QpCreated { slot, index }) = reply else { panic!("{reply:?}") };
-        TestQp {
+        let reply = net.execute(self.engine, Command::CreateQp { vnic: self.id, qp: init })?;
+        let Reply::QpCreated { slot, index } = reply else { panic!("{reply:?}") };
+        Ok(TestQp {
             handle,
             qp_type,
             wire: WireQpn::new(number).unwrap(),
@@ -344,7 +354,7 @@ impl Guest {
             rq_gpa,
             slot,
             index,
-        }
+        })
     }
 
     pub fn modify(&self, net: &mut Net, qp: &TestQp, change: QpChange) -> Result<Reply, DriverError> {

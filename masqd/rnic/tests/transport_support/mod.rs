@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use masq_driver::{Access, Connection, QpChange, QpState};
+use masq_driver::{Access, Connection, QpChange, QpState, QpType};
 use masq_rnic::transport::*;
 use masq_types::{Gid, Mtu, Psn, WireQpn};
 
@@ -182,7 +182,14 @@ impl Pair {
                 buf.clear();
                 let now = self.now;
                 let End { qp, world } = &mut self.ends[from];
-                let Some(transmit) = qp.poll_transmit(now, world, &mut buf, self.max_segments) else { break };
+                let Some(transmit) = qp.poll_transmit(now, world, &mut buf, self.max_segments) else {
+                    assert!(buf.is_empty(), "nothing to send, but the buffer was touched");
+                    if qp.wants_work() {
+                        while qp.handle_work(now, world) {}
+                        continue;
+                    }
+                    break;
+                };
                 assert_eq!(buf.len(), transmit.total_bytes);
                 assert!(transmit.segments <= self.max_segments && buf.len() <= Transmit::MAX_BYTES);
                 let datagrams: Vec<_> = buf.chunks(transmit.segment_bytes).map(<[u8]>::to_vec).collect();
@@ -191,11 +198,6 @@ impl Pair {
                     self.send(1 - from, datagram);
                 }
             }
-            let End { qp, world } = &mut self.ends[from];
-            while qp.wants_work() {
-                qp.handle_work(self.now, world);
-            }
-            assert!(buf.is_empty(), "nothing to send, but the buffer was touched");
         }
     }
 
@@ -300,22 +302,28 @@ pub fn to_rts(setup: &Setup, end: usize) -> [QpChange; 3] {
         virtual_remote: gid,
     };
     let init = QpChange { to: Some(QpState::Init), access: Some(setup.access), ..QpChange::default() };
+    let (asks, responds) = match setup.config.qp_type {
+        QpType::Uc => (false, false),
+        QpType::XrcIni => (true, false),
+        QpType::XrcTgt => (false, true),
+        _ => (true, true),
+    };
     let rtr = QpChange {
         to: Some(QpState::Rtr),
         connection: Some(connection),
         path_mtu: Some(setup.mtu),
         rq_psn: Some(Psn::new(setup.psn[1 - end])),
-        max_dest_rd_atomic: Some(setup.max_dest_rd_atomic),
-        min_rnr_timer: Some(setup.min_rnr_timer),
+        max_dest_rd_atomic: responds.then_some(setup.max_dest_rd_atomic),
+        min_rnr_timer: responds.then_some(setup.min_rnr_timer),
         ..QpChange::default()
     };
     let rts = QpChange {
         to: Some(QpState::Rts),
         sq_psn: Some(Psn::new(setup.psn[end])),
-        timeout: Some(setup.timeout),
-        retry_cnt: Some(setup.retry_cnt),
-        rnr_retry: Some(setup.rnr_retry),
-        max_rd_atomic: Some(setup.max_rd_atomic),
+        timeout: (asks || responds).then_some(setup.timeout),
+        retry_cnt: asks.then_some(setup.retry_cnt),
+        rnr_retry: asks.then_some(setup.rnr_retry),
+        max_rd_atomic: asks.then_some(setup.max_rd_atomic),
         ..QpChange::default()
     };
     [init, rtr, rts]
