@@ -2,10 +2,12 @@
 
 use std::sync::OnceLock;
 
-use masq_control::{Directory, Outcome, Ticket};
-use masq_driver::{CqHandle, DriverError, Event, QpFault, QpHandle, VnicId};
+use masq_control::{Asked, Directory, Env, Outcome, Ticket};
+use masq_driver::{CqHandle, DriverError, Event, PeerName, QpFault, QpHandle, SrqHandle, VnicId};
 use masq_policy::conntrack::Touched;
 use masq_policy::quota::Resource;
+use masq_policy::rename::{Endpoints, Found};
+use masq_types::{Gid, WireQpn};
 use vrdma_abi::control::*;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -18,6 +20,9 @@ const MAX_STEPS: usize = 96;
 /// Bytes of guest memory that one request may make the session read: the most pages that its quota lets
 /// it list, and the tables above them.
 const MAX_READ_BYTES: u64 = 4096 * 8 + 64 * 8;
+
+/// Addresses that are the guest's own, its peers', another network's, and nobody's.
+const ADDRESSES: [&str; 5] = ["192.168.0.1", "192.168.0.2", "192.168.9.9", "192.168.0.3", "10.1.2.3"];
 
 /// Bytes of any reply.
 const MAX_REPLY_BYTES: usize = Reply::SIZE + QueryQpReply::SIZE;
@@ -62,7 +67,7 @@ impl Run {
                 self.request(input.bytes(len).to_vec());
             }
             0x18..0x40 => {
-                let opcode = u16::from(input.u8()) % 32;
+                let opcode = u16::from(input.u8()) % 40;
                 let mut bytes = head(opcode).as_bytes().to_vec();
                 bytes.extend(input.exactly(body_len(opcode)));
                 self.request(bytes);
@@ -121,7 +126,7 @@ impl Run {
     /// A request that is right, but for a few bytes.
     fn damaged(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let g = &mut self.guest;
-        let kind = input.below(16);
+        let kind = input.below(32);
         let (own, other) = (input.below(4) as u32, input.below(4) as u32);
         let mut bytes = match kind {
             0 => {
@@ -164,9 +169,73 @@ impl Run {
             }
             12 => g.bytes(OP_DEL_GID, &DelGid { index: own, reserved: 0 }),
             13 => g.bytes(OP_QUERY_QP, &Destroy { handle: own, reserved: 0 }),
-            _ => {
+            14 | 15 => {
                 let destroys =
                     [OP_DESTROY_CONTEXT, OP_DESTROY_PD, OP_DESTROY_MR, OP_DESTROY_CQ, OP_DESTROY_QP];
+                let opcode = destroys[input.below(destroys.len())];
+                g.bytes(opcode, &Destroy { handle: own, reserved: 0 })
+            }
+            16 => {
+                let r = g.srq_request(own, other);
+                g.bytes(OP_CREATE_SRQ, &r)
+            }
+            17 => {
+                let (cq, xrcd) = (input.below(4) as u32, input.below(4) as u32);
+                let r = CreateSrq { srq_type: SRQ_TYPE_XRC, cq, xrcd, ..g.srq_request(own, other) };
+                g.bytes(OP_CREATE_SRQ, &r)
+            }
+            18 => {
+                let mw_type = [MW_TYPE_1, MW_TYPE_2][input.below(2)];
+                g.bytes(OP_CREATE_MW, &CreateMw { mw: own, pd: other, mw_type, reserved: [0; 7] })
+            }
+            19 => g.bytes(OP_CREATE_XRCD, &CreateXrcd { xrcd: own, reserved: 0 }),
+            20 => {
+                let CreateMr { access, iova, length, pages, .. } = g.mr_request(own, other);
+                let flags = u32::from(input.u8() % 8);
+                let pd = if flags & REREG_PD == 0 { HANDLE_NONE } else { other };
+                g.bytes(OP_REREG_MR, &ReregMr { mr: own, flags, pd, access, iova, length, pages })
+            }
+            21 => {
+                let CreateCq { entries, ring, .. } = g.cq_request(own, other);
+                g.bytes(OP_RESIZE_CQ, &ResizeCq { cq: own, entries, ring })
+            }
+            22 => g.bytes(OP_MODIFY_SRQ, &ModifySrq { srq: own, limit: input.u8().into() }),
+            23 => g.bytes(OP_QUERY_SRQ, &Destroy { handle: own, reserved: 0 }),
+            24 => {
+                let qp_type = [QP_TYPE_UC, QP_TYPE_UD, QP_TYPE_GSI][input.below(3)];
+                let (r, sq) = (g.qp_request(own, other, other, other), g.memory.list(3));
+                let r = CreateQp { qp_type, sq_stride_shift: 7, sq, ..r };
+                g.bytes(OP_CREATE_QP, &r)
+            }
+            25 => {
+                let r = match input.below(2) {
+                    0 => g.target_request(own, other),
+                    _ => initiator(g.qp_request(own, other, other, other), g.memory.list(3)),
+                };
+                g.bytes(OP_CREATE_QP, &r)
+            }
+            26 => {
+                let r = g.qp_request(own, other, other, other);
+                let (srq, none) = (input.below(4) as u32, PageTable::ZERO);
+                let shared =
+                    CreateQp { srq, rq_entries: 0, max_recv_sge: 0, rq_stride_shift: 0, rq: none, ..r };
+                g.bytes(OP_CREATE_QP, &shared)
+            }
+            27 => {
+                let doorbells = g.memory.list(8);
+                g.bytes(OP_CREATE_CONTEXT, &CreateContext { ctx: own, flags: CONTEXT_KERNEL, doorbells })
+            }
+            28 => {
+                let (flags, length) = [(MR_ALL_MEMORY, 0), (MR_FAST_REG, 8 * 4096)][input.below(2)];
+                let r = g.mr_request(own, other);
+                g.bytes(OP_CREATE_MR, &CreateMr { flags, iova: 0, length, pages: PageTable::ZERO, ..r })
+            }
+            29 => {
+                let (mask, attr) = datagram_step(input.below(3));
+                g.bytes(OP_MODIFY_QP, &ModifyQp { qp: own, mask, attr })
+            }
+            _ => {
+                let destroys = [OP_DESTROY_SRQ, OP_DESTROY_MW, OP_DESTROY_XRCD];
                 let opcode = destroys[input.below(destroys.len())];
                 g.bytes(opcode, &Destroy { handle: own, reserved: 0 })
             }
@@ -193,7 +262,7 @@ impl Run {
         let count = if input.below(2) == 0 { input.u8().into() } else { input.u32() };
         let table = PageTable { addr, count, page_shift, levels, reserved: 0 };
         let handle = 4 + input.below(4) as u32;
-        match input.below(4) {
+        match input.below(8) {
             0 => g.bytes(OP_CREATE_CONTEXT, &CreateContext { ctx: handle, flags: 0, doorbells: table }),
             1 => {
                 let entries = 1 << (input.u8() % 32);
@@ -203,6 +272,24 @@ impl Run {
                 let (sq_entries, sq_stride_shift) = (1 << (input.u8() % 32), input.u8());
                 let r = CreateQp { sq_entries, sq_stride_shift, sq: table, ..g.qp_request(handle, 1, 1, 1) };
                 g.bytes(OP_CREATE_QP, &r)
+            }
+            4 => {
+                let (entries, stride_shift) = (1 << (input.u8() % 32), input.u8());
+                let r = CreateSrq { entries, stride_shift, ring: table, ..g.srq_request(handle, 1) };
+                g.bytes(OP_CREATE_SRQ, &r)
+            }
+            5 => g.bytes(OP_RESIZE_CQ, &ResizeCq { cq: 1, entries: 1 << (input.u8() % 32), ring: table }),
+            6 => {
+                let length = u64::from(count).checked_shl(page_shift.into()).unwrap_or(u64::MAX);
+                let r = ReregMr {
+                    mr: 1,
+                    flags: REREG_TRANSLATION,
+                    pd: HANDLE_NONE,
+                    length,
+                    pages: table,
+                    ..ReregMr::ZERO
+                };
+                g.bytes(OP_REREG_MR, &r)
             }
             _ => {
                 let length = u64::from(count).checked_shl(page_shift.into()).unwrap_or(u64::MAX);
@@ -216,11 +303,22 @@ impl Run {
     /// The RNIC reports something about an object that exists, or does not.
     fn event(&mut self, input: &mut Input<'_>) {
         let (vnic, qp) = (VnicId(1), QpHandle(input.below(4) as u32));
-        let event = match input.below(5) {
+        let event = match input.below(10) {
             0 => Event::QpFault { vnic, qp, fault: QpFault::Fatal, reason: String::new() },
             1 => Event::CommEstablished { vnic, qp },
             2 => Event::SqDrained { vnic, qp },
             3 => Event::CqOverrun { vnic, cq: CqHandle(qp.0) },
+            5 => Event::SrqLimit { vnic, srq: SrqHandle(qp.0) },
+            6 => Event::SrqFault { vnic, srq: SrqHandle(qp.0), reason: String::new() },
+            7 => Event::LastWqe { vnic, qp },
+            8 => return self.ask(PeerName::Gid(gid(ADDRESSES[input.below(ADDRESSES.len())]))),
+            9 => {
+                let address =
+                    ["10.0.0.1", "10.0.0.2", "10.0.0.9"][input.below(3)].parse().expect("an address");
+                let peers = ["blue-1", "blue-2", "blue-9", "red-3"];
+                let near = self.guest.qpn_of(peers[input.below(peers.len())]);
+                return self.ask(PeerName::Source(address, WireQpn::from_wire(near)));
+            }
             _ => Event::VnicFatal { vnic: VnicId(input.u8().into()), reason: String::new() },
         };
         if let Some(told) = self.guest.session.handle_event(&event) {
@@ -229,13 +327,30 @@ impl Run {
         }
     }
 
+    /// The RNIC asks who somebody is. It is answered now, or waits.
+    fn ask(&mut self, name: PeerName) {
+        let g = &mut self.guest;
+        let env = Env { memory: &g.memory, rnic: &g.rnic, directory: &g.directory, now: g.now };
+        match g.session.handle_unknown_peer(env, name) {
+            Ok(Asked::Answered(answer)) => assert_eq!(answer.name, name),
+            Ok(Asked::Pending(ticket)) => {
+                let env = Env { memory: &g.memory, rnic: &g.rnic, directory: &g.directory, now: g.now };
+                assert!(
+                    g.session.handle_peer_resolved(env, ticket).is_some(),
+                    "a question that waits is answered"
+                );
+            }
+            Ok(Asked::Already) => panic!("no question waits"),
+            Err(_) => {}
+        }
+    }
+
     /// What holds at any time.
     fn check(&self) {
         let session = &self.guest.session;
-        let counted: u64 = [Resource::Contexts, Resource::Mrs, Resource::Cqs, Resource::Qps]
-            .map(|r| session.usage().used(r))
-            .iter()
-            .sum();
+        let in_rnic =
+            [Resource::Contexts, Resource::Mrs, Resource::Mws, Resource::Cqs, Resource::Srqs, Resource::Qps];
+        let counted: u64 = in_rnic.map(|r| session.usage().used(r)).iter().sum();
         let status_page = u64::from(self.guest.rnic.status_page().is_some());
         let held = self.guest.rnic.held() as u64;
         assert_eq!(held, counted + status_page, "session and RNIC have the same objects");
@@ -256,6 +371,11 @@ impl Run {
             let owner = directory.endpoint(&connection.peer).expect("a peer has an endpoint");
             assert!(owner.qpn_blocks.iter().any(|b| b.contains(connection.remote_qpn)));
             self.guest.rnic.qp(qp.0, |q| assert_eq!(q.init.wire_qpn, connection.local_qpn));
+        }
+        for peer in self.guest.rnic.peers() {
+            let vni = session.identity().vni;
+            let known = |gid: &Gid| matches!(self.guest.directory.find(vni, *gid), Found::Realised(_));
+            assert!(peer.gids.iter().all(known), "a peer of another network: {peer:?}");
         }
         assert!(self.waiting.len() <= 256, "unbounded waiting");
     }
@@ -284,6 +404,31 @@ fn head(opcode: u16) -> Request {
     Request { opcode, flags: 0, tag: 1, epoch: EPOCH }
 }
 
+/// An XRC initiator in the place of another queue pair.
+fn initiator(r: CreateQp, sq: PageTable) -> CreateQp {
+    CreateQp {
+        qp_type: QP_TYPE_XRC_INI,
+        recv_cq: HANDLE_NONE,
+        sq_stride_shift: 7,
+        rq_entries: 0,
+        rq_stride_shift: 0,
+        max_recv_sge: 0,
+        sq,
+        rq: PageTable::ZERO,
+        ..r
+    }
+}
+
+/// The changes that bring a queue pair for datagrams from RESET to RTS.
+fn datagram_step(step: usize) -> (u32, QpAttr) {
+    let (state, more) = [
+        (QP_STATE_INIT, QP_ATTR_PKEY_INDEX | QP_ATTR_PORT | QP_ATTR_QKEY),
+        (QP_STATE_RTR, 0),
+        (QP_STATE_RTS, QP_ATTR_SQ_PSN),
+    ][step];
+    (QP_ATTR_STATE | more, QpAttr { state, ..QpAttr::ZERO })
+}
+
 /// Bytes of a command's structure, so that its checks and not its length decide.
 fn body_len(opcode: u16) -> usize {
     match opcode {
@@ -295,6 +440,10 @@ fn body_len(opcode: u16) -> usize {
         OP_CREATE_CQ => CreateCq::SIZE,
         OP_CREATE_QP => CreateQp::SIZE,
         OP_MODIFY_QP => ModifyQp::SIZE,
+        OP_REREG_MR => ReregMr::SIZE,
+        OP_RESIZE_CQ => ResizeCq::SIZE,
+        OP_CREATE_SRQ => CreateSrq::SIZE,
+        OP_CREATE_MW => CreateMw::SIZE,
         _ => Destroy::SIZE,
     }
 }

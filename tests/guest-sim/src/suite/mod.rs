@@ -121,6 +121,7 @@ pub fn status_name(status: u8) -> &'static str {
         ring::WC_LOC_QP_OP_ERR => "LOC_QP_OP_ERR",
         ring::WC_LOC_PROT_ERR => "LOC_PROT_ERR",
         ring::WC_WR_FLUSH_ERR => "WR_FLUSH_ERR",
+        ring::WC_MW_BIND_ERR => "MW_BIND_ERR",
         ring::WC_BAD_RESP_ERR => "BAD_RESP_ERR",
         ring::WC_LOC_ACCESS_ERR => "LOC_ACCESS_ERR",
         ring::WC_REM_INV_REQ_ERR => "REM_INV_REQ_ERR",

@@ -5,7 +5,7 @@ use guest_sim::verbs::{ConnectAttr, Mr, QpCaps, wr};
 use guest_sim::{Cluster, Forger};
 use masq_types::{Psn, WireQpn};
 use masq_wire::{AethRepr, Credits, Extension, Msn, NakCode, Opcode, PacketRepr, Syndrome};
-use vrdma_abi::control::QP_STATE_ERR;
+use vrdma_abi::control::{ACCESS_REMOTE_READ, MW_TYPE_2, QP_STATE_ERR};
 use vrdma_abi::ring::*;
 use vrdma_rings::SendRequest;
 
@@ -21,6 +21,7 @@ pub fn tests() -> Vec<Test> {
         ),
         Test::new("inline_data_beyond_the_cap", &[Status(WC_LOC_LEN_ERR)], inline_too_long),
         Test::new("requests_that_make_no_sense", &[Status(WC_LOC_QP_OP_ERR)], malformed),
+        Test::new("a_window_on_a_region_without_the_right", &[Status(WC_MW_BIND_ERR)], window_refused),
         Test::new(
             "what_is_posted_before_a_failure_succeeds",
             &[Status(WC_WR_FLUSH_ERR)],
@@ -86,7 +87,7 @@ fn inline_too_long(p: &Pair) {
 
 fn malformed(p: &Pair) {
     let (here, there) = (p.a.buffer(64), p.b.buffer(64));
-    for opcode in [SEND_OP_LOCAL_INV, SEND_OP_BIND_MW, SEND_OP_SEND_INV, 11, 0x7f, SEND_OP_WAIT, 0xff] {
+    for opcode in [10, 11, SEND_OP_REG_MR, 0x7f, SEND_OP_WAIT, 0xff] {
         assert_status(&spoiled(p, &here, &wr::request(opcode, 4), &[]), WC_LOC_QP_OP_ERR);
     }
     let send = wr::request(SEND_OP_SEND, 5);
@@ -98,6 +99,16 @@ fn malformed(p: &Pair) {
     let inline_read: &[(usize, &[u8])] = &[(FLAGS_AT, &[SEND_SIGNALED | SEND_INLINE]), (NUM_SGE_AT, &[0])];
     let read = wr::rdma(SEND_OP_RDMA_READ, 6, &there, 0);
     assert_status(&spoiled(p, &here, &read, inline_read), WC_LOC_QP_OP_ERR);
+}
+
+fn window_refused(p: &Pair) {
+    let region = p.a.buffer(64);
+    let window = p.a.pd.alloc_mw(MW_TYPE_2).unwrap();
+    let c = p.connect();
+    c.a.post_send(&wr::bind(3, window.rkey, &region, 0, 64, ACCESS_REMOTE_READ), &[]).unwrap();
+    let cqe = c.a.send_completion();
+    assert_status(&cqe, WC_MW_BIND_ERR);
+    assert_eq!((cqe.wr_id, c.a.state()), (3, QP_STATE_ERR));
 }
 
 fn failure_in_the_middle(p: &Pair) {

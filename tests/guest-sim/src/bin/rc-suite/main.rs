@@ -96,6 +96,8 @@ const ON_A_BAD_LINK: &[&str] = &[
     "read",
     "cmp_swap",
     "fetch_add",
+    "bind_and_local_inv",
+    "send_with_inv",
     "mixed_operations_in_one_burst",
     "fence_waits_for_reads",
     "sizes_of_send",

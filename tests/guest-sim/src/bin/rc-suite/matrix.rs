@@ -31,6 +31,7 @@ const STATUSES: &[(u8, &str)] = &[
     (ring::WC_LOC_QP_OP_ERR, "IBV_WC_LOC_QP_OP_ERR"),
     (ring::WC_LOC_PROT_ERR, "IBV_WC_LOC_PROT_ERR"),
     (ring::WC_WR_FLUSH_ERR, "IBV_WC_WR_FLUSH_ERR"),
+    (ring::WC_MW_BIND_ERR, "IBV_WC_MW_BIND_ERR"),
     (ring::WC_BAD_RESP_ERR, "IBV_WC_BAD_RESP_ERR"),
     (ring::WC_LOC_ACCESS_ERR, "IBV_WC_LOC_ACCESS_ERR"),
     (ring::WC_REM_INV_REQ_ERR, "IBV_WC_REM_INV_REQ_ERR"),
@@ -43,7 +44,6 @@ const STATUSES: &[(u8, &str)] = &[
 /// Statuses of the verbs that no reliable connection of this device can give, and why.
 const NEVER: &[(&str, &str)] = &[
     ("IBV_WC_LOC_EEC_OP_ERR", "reliable datagrams only"),
-    ("IBV_WC_MW_BIND_ERR", "memory windows are not supported"),
     ("IBV_WC_LOC_RDD_VIOL_ERR", "reliable datagrams only"),
     ("IBV_WC_REM_INV_RD_REQ_ERR", "reliable datagrams only"),
     ("IBV_WC_REM_ABORT_ERR", "datagrams, or unreliable connections with a shared receive queue, only"),
@@ -64,6 +64,9 @@ const OPS: &[(u8, &str)] = &[
     (ring::SEND_OP_RDMA_READ, "RDMA_READ"),
     (ring::SEND_OP_CMP_SWAP, "ATOMIC_CMP_AND_SWP"),
     (ring::SEND_OP_FETCH_ADD, "ATOMIC_FETCH_AND_ADD"),
+    (ring::SEND_OP_BIND_MW, "BIND_MW"),
+    (ring::SEND_OP_LOCAL_INV, "LOCAL_INV"),
+    (ring::SEND_OP_SEND_INV, "SEND_WITH_INV"),
 ];
 
 /// Cells that no test can fill.

@@ -1,7 +1,8 @@
 //! Each operation once, with all that its completions must tell.
 
 use guest_sim::suite::{Conn, Pair, Setup, assert_same, assert_status, pattern};
-use guest_sim::verbs::{Mr, QpCaps, wr};
+use guest_sim::verbs::{ACCESS_ALL, Mr, Mw, QpCaps, wr};
+use vrdma_abi::control::{ACCESS_MW_BIND, ACCESS_REMOTE_WRITE, MW_TYPE_2};
 use vrdma_abi::ring::*;
 use vrdma_rings::SendRequest;
 
@@ -20,6 +21,8 @@ pub fn tests() -> Vec<Test> {
         Test::new("read", &[Op(SEND_OP_RDMA_READ)], read),
         Test::new("cmp_swap", &[Op(SEND_OP_CMP_SWAP)], cmp_swap),
         Test::new("fetch_add", &[Op(SEND_OP_FETCH_ADD)], fetch_add),
+        Test::new("bind_and_local_inv", &[Op(SEND_OP_BIND_MW), Op(SEND_OP_LOCAL_INV)], bind_and_local_inv),
+        Test::new("send_with_inv", &[Op(SEND_OP_SEND_INV)], send_with_inv),
         Test::new("unsignalled_sends_complete_in_silence", &[], unsignalled),
         Test::new("signal_all", &[], signal_all),
         Test::new("fence_waits_for_reads", &[], fence),
@@ -147,6 +150,46 @@ fn fetch_add(p: &Pair) {
         assert_eq!((result.read_u64(24), word.read_u64(8)), (before, after));
     }
     assert_eq!((word.read_u64(0), word.read_u64(16)), (0, 0), "the neighbours");
+}
+
+/// A window of `b` to the first LEN bytes of its new region, bound by the connection's end there.
+fn bound_window(p: &Pair, c: &Conn) -> (Mr, Mw) {
+    let there = p.b.pd.buffer_with(8192, ACCESS_ALL | ACCESS_MW_BIND).unwrap();
+    let window = p.b.pd.alloc_mw(MW_TYPE_2).unwrap();
+    let bind = wr::bind(1, window.rkey, &there, 0, LEN, ACCESS_REMOTE_WRITE);
+    c.b.post_send(&bind, &[]).unwrap();
+    assert_sent(&c.b.send_completion(), &bind, WC_BIND_MW);
+    (there, window)
+}
+
+fn bind_and_local_inv(p: &Pair) {
+    let c = p.connect();
+    let (src, _, data) = buffers(p, 12);
+    let (there, window) = bound_window(p, &c);
+    let write = SendRequest { rkey: window.rkey, ..wr::rdma(SEND_OP_RDMA_WRITE, 2, &there, 0) };
+    c.a.post_send(&write, &[src.sge(10, LEN)]).unwrap();
+    assert_sent(&c.a.send_completion(), &write, WC_RDMA_WRITE);
+    assert_same(&there.read(0, LEN), &data, "written through the window");
+    let invalidate = wr::local_inv(3, window.rkey);
+    c.b.post_send(&invalidate, &[]).unwrap();
+    assert_sent(&c.b.send_completion(), &invalidate, WC_LOCAL_INV);
+    c.a.post_send(&write, &[src.sge(10, LEN)]).unwrap();
+    assert_status(&c.a.send_completion(), WC_REM_ACCESS_ERR);
+}
+
+fn send_with_inv(p: &Pair) {
+    let c = p.connect();
+    let (src, dst, data) = buffers(p, 13);
+    let (_there, window) = bound_window(p, &c);
+    c.b.post_recv(77, &[dst.sge(20, LEN)]).unwrap();
+    let request = wr::send_inv(5, window.rkey);
+    c.a.post_send(&request, &[src.sge(10, LEN)]).unwrap();
+    let cqe = c.b.recv_completion();
+    assert_status(&cqe, WC_SUCCESS);
+    assert_eq!((cqe.wr_id, cqe.opcode, cqe.byte_len), (77, WC_RECV, LEN as u32));
+    assert_eq!((cqe.flags & !CQE_SOLICITED, cqe.imm_or_inv), (CQE_RECV | CQE_WITH_INV, window.rkey));
+    assert_sent(&c.a.send_completion(), &request, WC_SEND);
+    assert_same(&dst.read(20, LEN), &data, "received data");
 }
 
 fn unsignalled(p: &Pair) {

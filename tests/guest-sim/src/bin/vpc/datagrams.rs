@@ -14,7 +14,7 @@ use crate::Test;
 use crate::ctl::change;
 use crate::link::{PATIENCE, wait_until};
 use crate::revocation::rule;
-use crate::tenant::{NAME, Tenant, address, vnic};
+use crate::tenant::{NAME, Tenant, address};
 
 pub const TESTS: &[Test] = &[
     ("what_rules_allow_of_datagrams", table),
