@@ -244,14 +244,33 @@ static bool vrdma_qp_type_is_known(enum ib_qp_type type, bool kernel)
 	case IB_QPT_UC:
 	case IB_QPT_UD:
 		return true;
-	case IB_QPT_GSI:
-		return kernel;
 	case IB_QPT_XRC_INI:
-	case IB_QPT_XRC_TGT:
 		return !kernel;
+	case IB_QPT_GSI:
+	case IB_QPT_XRC_TGT: /* processes share it, so the RDMA core makes it in the kernel's name */
+		return kernel;
 	default:
 		return false;
 	}
+}
+
+/* What stands in each completion: pollers in the kernel look queue pairs up by their handles. */
+static u32 vrdma_qp_cookie(const struct ib_qp_init_attr *attr, u32 handle,
+			   const struct vrdma_user_qp_request *user)
+{
+	/* Completions of an XRC domain's receives are told by other means. */
+	if (attr->qp_type == IB_QPT_XRC_TGT)
+		return 0;
+	return user ? user->cookie : handle;
+}
+
+/* Hands the queues to whoever posts: user space, a consumer in the kernel, or nobody. */
+static int vrdma_qp_hand_out(struct vrdma_qp *qp, const struct vrdma_create_qp *req,
+			     const struct vrdma_create_qp_reply *reply, struct ib_udata *udata)
+{
+	if (req->qp_type == VRDMA_QP_TYPE_XRC_TGT)
+		return 0;
+	return udata ? vrdma_qp_map(qp, req, reply, udata) : vrdma_kqp_init(qp, req, reply);
 }
 
 int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_udata *udata)
@@ -285,8 +304,7 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	req = &cmd->req.create_qp;
 	req->qp = backing->handle;
 	req->flags = attr->sq_sig_type == IB_SIGNAL_ALL_WR ? VRDMA_QP_SIGNAL_ALL : 0;
-	/* Pollers in the kernel look queue pairs up by their handles. */
-	req->cookie = udata ? user.cookie : backing->handle;
+	req->cookie = vrdma_qp_cookie(attr, backing->handle, udata ? &user : NULL);
 	req->qp_type = attr->qp_type;
 	vrdma_qp_parts(ibqp, attr, req);
 	err = vrdma_qp_rings(backing, attr, udata, req);
@@ -297,8 +315,7 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	if (err)
 		goto err_cmd;
 	qp->backing = backing;
-	err = udata ? vrdma_qp_map(qp, req, &cmd->reply.create_qp, udata) :
-		      vrdma_kqp_init(qp, req, &cmd->reply.create_qp);
+	err = vrdma_qp_hand_out(qp, req, &cmd->reply.create_qp, udata);
 	if (err)
 		goto err_retire;
 
@@ -511,7 +528,7 @@ int vrdma_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	err = vrdma_ctrl_exec(ibd->dev, &cmd, VRDMA_TIMEOUT);
 	/* The host may have moved it to an error state by itself. */
 	if (!err)
-		qp->state = cmd->reply.query_qp.attr.state;
+		WRITE_ONCE(qp->state, cmd->reply.query_qp.attr.state);
 	mutex_unlock(&qp->lock);
 	if (err)
 		goto out;
