@@ -34,6 +34,7 @@ pub fn driver_limits(qos: Option<&QosPolicy>) -> masq_driver::Limits {
         weight: qos.weight,
         class: qos.class,
         dscp: qos.dscp,
+        trust_dscp: qos.trust_dscp,
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Form {
     Interface,
     /// A MAC address.
     Mac,
+    /// `yes` or `no`.
+    YesNo,
     /// One of a few words, the value of an option.
     Word(&'static [&'static str]),
     /// One of a few words, each an option of its own, with its help.
@@ -69,6 +71,7 @@ impl Form {
             Form::Prefix => "PREFIX".into(),
             Form::Interface => "ADDRESS/LENGTH".into(),
             Form::Mac => "MAC".into(),
+            Form::YesNo => "yes|no".into(),
             Form::Word(words) => words.join("|"),
             Form::Switch(words) => words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join("|"),
             Form::Parts(parts) => parts.iter().enumerate().map(|(i, p)| p.placeholder(i == 0)).collect(),
@@ -106,6 +109,11 @@ impl Form {
                 canonical::<IpNet>(text, "an address with a prefix length such as 10.78.0.1/24")
             }
             Form::Mac => canonical::<MacAddr>(text, "a MAC address such as 52:54:00:00:00:01"),
+            Form::YesNo => match text {
+                "yes" => Ok(true.into()),
+                "no" => Ok(false.into()),
+                _ => Err("it is neither yes nor no".into()),
+            },
             Form::Word(words) => match words.contains(&text) {
                 true => Ok(text.into()),
                 false => Err(format!("it is not one of {}", words.join(", "))),
@@ -119,6 +127,9 @@ impl Form {
         if let Value::Array(values) = value {
             let separator = if matches!(self, Form::Parts(_)) { " " } else { "," };
             return values.iter().map(|v| self.show(v)).collect::<Vec<_>>().join(separator);
+        }
+        if let (Form::YesNo, Some(yes)) = (self, value.as_bool()) {
+            return if yes { "yes" } else { "no" }.into();
         }
         match (self, value.as_u64()) {
             (Form::Rate, Some(n)) => units::rate(n),

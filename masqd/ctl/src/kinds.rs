@@ -238,8 +238,14 @@ pub static KINDS: &[KindSpec] = &[
             )
             .column(),
             Field::optional("class", "class", CLASS, "Class: a higher one is served first", "0").column(),
-            Field::optional("dscp", "dscp", Form::Number(0, 63), "DSCP of what is sent", "what the guest asks for")
-                .column(),
+            Field::optional("dscp", "dscp", Form::Number(0, 63), "DSCP of what is sent", "0, or see trust-dscp").column(),
+            Field::optional(
+                "trust-dscp",
+                "trust_dscp",
+                Form::YesNo,
+                "Without --dscp, whether what is sent has the DSCP that the guest asks for",
+                "no",
+            ),
         ],
     },
     KindSpec {
@@ -415,6 +421,7 @@ mod tests {
                 weight: 1,
                 class: 0,
                 dscp: Some(8),
+                trust_dscp: true,
             }),
             Object::Vnic(Vnic {
                 name: text("n"),

@@ -356,6 +356,7 @@ burst                -
 weight               4
 class                0
 dscp                 -
+trust-dscp           -
 generation           12
 realised-generation  9
 state                partially-realised

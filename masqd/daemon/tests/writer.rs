@@ -158,6 +158,7 @@ async fn writers_that_race_lose_nothing() {
             weight,
             class: 0,
             dscp: None,
+            trust_dscp: false,
         })
     };
     let raise = |writer: Writer| async move {

@@ -61,6 +61,9 @@ pub struct Limits {
     /// Differentiated services code point (RFC 2474) of all that it sends, 0 to 63, in place of what its connections
     /// say; the ECN bits stay.
     pub dscp: Option<u8>,
+    /// Without `dscp`: its datagrams keep the code point that its guest asks for; else they have 0. (What its connections keep stands
+    /// in their traffic class.)
+    pub trust_dscp: bool,
 }
 
 impl Limits {
@@ -85,10 +88,10 @@ impl Limits {
     }
 }
 
-/// No limit, weight 1, class 0, and the DSCP of each connection.
+/// No limit, weight 1, class 0, and the DSCP of each connection; 0 for datagrams.
 impl Default for Limits {
     fn default() -> Self {
-        Self { rate: None, weight: 1, class: 0, dscp: None }
+        Self { rate: None, weight: 1, class: 0, dscp: None, trust_dscp: false }
     }
 }
 
@@ -144,7 +147,7 @@ mod tests {
             let rate = Rate { bits_per_sec: 1_000_000, burst_bytes };
             assert_eq!(rate.check(), Err(LimitsError::Burst(burst_bytes)));
         }
-        let with = |weight, class, dscp| Limits { weight, class, dscp, rate: None }.check();
+        let with = |weight, class, dscp| Limits { weight, class, dscp, ..Limits::default() }.check();
         assert_eq!(with(256, 7, Some(63)), Ok(()));
         assert_eq!(with(0, 0, None), Err(LimitsError::Weight(0)));
         assert_eq!(with(257, 0, None), Err(LimitsError::Weight(257)));

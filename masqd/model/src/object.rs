@@ -183,10 +183,18 @@ pub struct QosPolicy {
     #[serde(default)]
     #[schema(maximum = 7)]
     pub class: u8,
-    /// DSCP of what is sent, 0 to 63; what the guest asks for when absent.
+    /// DSCP of what is sent, 0 to 63; when absent, 0 or what `trust_dscp` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 63)]
     pub dscp: Option<u8>,
+    /// Whether what is sent has the DSCP that the guest asks for, by the traffic class of its connections and address handles. Connections
+    /// keep what they were made with.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub trust_dscp: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn default_weight() -> u16 {

@@ -239,7 +239,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "qps = 8",
         "qpz = 8",
-        "vnic \"blue-1\": field quota.qpz: unknown field `qpz`, expected one of `qps`, `cqs`, `mrs`, `pinned_bytes`, `commands_per_sec`",
+        "vnic \"blue-1\": field quota.qpz: unknown field `qpz`, expected one of `qps`, `cqs`, `mrs`, `srqs`, `mws`, `xrcds`, `pinned_bytes`, `commands_per_sec`",
     ),
     // Hosts.
     ("name = \"h2\"", "name = \"h1\"", "host \"h1\": field name: another host has this name"),

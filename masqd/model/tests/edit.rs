@@ -80,6 +80,7 @@ fn qos(name: &str) -> QosPolicy {
         weight: 1,
         class: 0,
         dscp: None,
+        trust_dscp: false,
     }
 }
 

@@ -16,8 +16,8 @@ use crate::{BYPASSED, Directory, Env, Reason};
 
 /// Hop limit on the underlay, whatever the tenant's is: routers there are not the tenant's.
 const UNDERLAY_HOP_LIMIT: u8 = 64;
-/// Traffic class on the underlay: a tenant does not choose the priority of its packets there.
-const UNDERLAY_TRAFFIC_CLASS: u8 = 0;
+/// The part of a traffic class that a tenant may choose, if a QoS policy says so: priority. ECN is the underlay's.
+const DSCP_BITS: u8 = 0xfc;
 
 /// A connection that may be made.
 pub(super) struct Connect {
@@ -78,7 +78,7 @@ impl Session {
             remote: remote_address,
             remote_qpn,
             udp_source_port: udp_source_port(attr.flow_label, local_qpn, remote_qpn),
-            traffic_class: UNDERLAY_TRAFFIC_CLASS,
+            traffic_class: if self.trusts_dscp() { attr.traffic_class & DSCP_BITS } else { 0 },
             hop_limit: UNDERLAY_HOP_LIMIT,
             virtual_local: local,
             virtual_remote: remote,
@@ -120,6 +120,11 @@ impl Session {
         let connections = self.revoke(rnic, all);
         let failure = self.remove_peers(rnic).err().map(|e| e.to_string());
         Revoked { connections, peers: Vec::new(), failure }
+    }
+
+    /// Whether the tenant chooses the priority of its packets on the underlay.
+    fn trusts_dscp(&self) -> bool {
+        self.config.settings.qos.as_ref().is_some_and(|qos| qos.trust_dscp)
     }
 
     fn revoke(&mut self, rnic: &dyn RnicDriver, judged: Vec<(QpHandle, Reason)>) -> Vec<Revocation> {

@@ -49,6 +49,9 @@ pub struct Outgoing {
     len: usize,
 }
 
+/// Hop limit on the underlay, whatever the guest's is: routers there are not the tenant's.
+const UNDERLAY_HOP_LIMIT: u8 = 64;
+
 /// How it gets there.
 #[derive(Clone, Copy, Debug)]
 struct Way {
@@ -268,7 +271,9 @@ fn transmit(
     let dscp = vnic.shaping.dscp;
     let Some(port) = vnic.datagrams.ports.open(edge, tx, way.local, way.port) else { return Ok(false) };
     let class = vnic.shaping.datagram_class(outgoing.traffic_class);
-    let Some(route) = edge.route(way.local, way.remote, port, class, UNDERLAY_HOP_LIMIT) else { return Ok(true) };
+    let Some(route) = edge.route(way.local, way.remote, port, class, UNDERLAY_HOP_LIMIT) else {
+        return Ok(true);
+    };
 
     let mut repr = outgoing.headers(way.dest_qpn);
     let buffer = tx.buffer();
