@@ -53,7 +53,7 @@ struct vrdma_kwq {
 	struct vrdma_qp *qp;
 	struct vrdma_cq *cq;
 	struct list_head entry; /* in vrdma_kcq.queues */
-	struct vrdma_kwork *work; /* by entry */
+	struct vrdma_kwork *work; /* by entry; NULL when there are none */
 	u32 consumer;
 };
 
@@ -67,7 +67,7 @@ struct vrdma_kdoorbell {
 
 struct vrdma_kqp {
 	struct vrdma_kwq sq;
-	struct vrdma_kwq rq; /* without entries when there is a shared receive queue */
+	struct vrdma_kwq rq; /* with a shared receive queue: without entries and pages */
 	struct vrdma_kdoorbell doorbell;
 };
 

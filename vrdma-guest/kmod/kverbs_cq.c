@@ -49,12 +49,9 @@ void vrdma_kcq_add(struct vrdma_kwq *wq)
 /* Ends that. The queue pair cannot be found any more, and after this no poller uses it. */
 void vrdma_kcq_del(struct vrdma_kwq *wq)
 {
-	struct vrdma_kcq *kcq;
+	struct vrdma_kcq *kcq = wq->cq->kernel;
 	unsigned long flags;
 
-	if (!wq->cq)
-		return;
-	kcq = wq->cq->kernel;
 	spin_lock_irqsave(&kcq->lock, flags);
 	list_del(&wq->entry);
 	spin_unlock_irqrestore(&kcq->lock, flags);

@@ -32,15 +32,15 @@ static void vrdma_kwq_init(struct vrdma_kwq *wq, const struct vrdma_pages *pages
 	wq->max_sge = max_sge;
 }
 
-/* Joins a work queue of a queue pair with the completion queue that tells of its requests. */
+/* Makes a work queue of a queue pair one whose requests @ibcq tells of. */
 static int vrdma_kwq_join(struct vrdma_kwq *wq, struct vrdma_qp *qp, struct ib_cq *ibcq)
 {
-	wq->work = kvcalloc(wq->entries, sizeof(*wq->work), GFP_KERNEL);
-	if (!wq->work)
-		return -ENOMEM;
 	wq->qp = qp;
 	wq->cq = to_vcq(ibcq);
-	return 0;
+	if (!wq->entries)
+		return 0;
+	wq->work = kvcalloc(wq->entries, sizeof(*wq->work), GFP_KERNEL);
+	return wq->work ? 0 : -ENOMEM;
 }
 
 static struct vrdma_work_header *vrdma_kwq_header(const struct vrdma_kwq *wq)
@@ -71,10 +71,9 @@ static void vrdma_kwq_publish(struct vrdma_kwq *wq, u32 producer)
 /* Empties the queue, after the host has moved its queue pair to RESET; nobody posts meanwhile. */
 static void vrdma_kwq_reset(struct vrdma_kwq *wq)
 {
-	if (!wq->work)
-		return;
 	vrdma_kcq_restart(wq);
-	virt_store_release(&vrdma_kwq_header(wq)->producer, 0);
+	if (wq->work)
+		virt_store_release(&vrdma_kwq_header(wq)->producer, 0);
 }
 
 /* ---- Doorbells ---- */
@@ -136,13 +135,11 @@ int vrdma_kqp_init(struct vrdma_qp *qp, const struct vrdma_create_qp *req,
 		goto err_free;
 	vrdma_kwq_init(&kqp->rq, qp->backing->pages[1], req->rq_entries, req->rq_stride_shift,
 		       req->max_recv_sge);
-	if (req->rq_entries) {
-		err = vrdma_kwq_join(&kqp->rq, qp, qp->ib.recv_cq);
-		if (err)
-			goto err_work;
-		vrdma_kcq_add(&kqp->rq);
-	}
+	err = vrdma_kwq_join(&kqp->rq, qp, qp->ib.recv_cq);
+	if (err)
+		goto err_work;
 	vrdma_kcq_add(&kqp->sq);
+	vrdma_kcq_add(&kqp->rq);
 	/* Once it has been destroyed, consumers free the memory of its requests. */
 	qp->backing->destroy.insist = true;
 	qp->kernel = kqp;
@@ -204,6 +201,21 @@ static int vrdma_wc_opcode(enum ib_wr_opcode opcode)
 		return IB_WC_REG_MR;
 	default:
 		return -EOPNOTSUPP;
+	}
+}
+
+/* The most scatter/gather entries that an entry has room for, and the operation use for. */
+static u32 vrdma_send_max_sge(const struct vrdma_kwq *sq, enum ib_wr_opcode opcode)
+{
+	switch (opcode) {
+	case IB_WR_ATOMIC_CMP_AND_SWP:
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		return 1;
+	case IB_WR_LOCAL_INV:
+	case IB_WR_REG_MR:
+		return 0;
+	default:
+		return sq->max_sge;
 	}
 }
 
@@ -300,7 +312,7 @@ static int vrdma_fill_send(struct vrdma_qp *qp, void *entry, const struct ib_sen
 	opcode = vrdma_wc_opcode(wr->opcode);
 	if (opcode < 0)
 		return opcode;
-	if (wr->num_sge < 0 || wr->num_sge > qp->kernel->sq.max_sge)
+	if (wr->num_sge < 0 || wr->num_sge > vrdma_send_max_sge(&qp->kernel->sq, wr->opcode))
 		return -EINVAL;
 	*head = (struct vrdma_send_header) {
 		.opcode = wr->opcode,

@@ -186,11 +186,18 @@ static void vrdma_watch(struct work_struct *work)
 {
 	struct vrdma_dev *dev = container_of(to_delayed_work(work), struct vrdma_dev, watch);
 
-	if (!vrdma_host_answers(dev, VRDMA_TIMEOUT)) {
-		vrdma_kverbs_lost(dev->ibd);
-		vrdma_poke_monitor(dev, 0);
-	} else if (!READ_ONCE(dev->up)) {
+	bool answers = vrdma_host_answers(dev, VRDMA_TIMEOUT);
+
+	if (READ_ONCE(dev->up)) {
+		/* The device is reset before consumers get back what the host may still write. */
+		WRITE_ONCE(dev->silent, !answers);
+		if (!answers)
+			vrdma_poke_monitor(dev, 0);
+	} else if (answers) {
 		vrdma_watch_host(dev);
+	} else {
+		/* Without this the reset would not come. */
+		vrdma_kverbs_lost(dev->ibd);
 	}
 }
 
@@ -241,6 +248,7 @@ static int vrdma_start(struct vrdma_dev *dev)
 	struct virtio_device *vdev = dev->vdev;
 	int err;
 
+	dev->silent = false;
 	vrdma_read_config(dev, &dev->cfg);
 	err = vrdma_check_config(dev, &dev->cfg);
 	if (err)
@@ -314,8 +322,7 @@ static void vrdma_monitor(struct work_struct *work)
 
 	if (dev->ibd) {
 		bool dead = READ_ONCE(dev->dead_epoch) == dev->cfg.epoch;
-		/* What the kernel's consumers had is flushed, and does not come back. */
-		bool over = dead || vrdma_is_lost(dev->ibd);
+		bool over = dead || READ_ONCE(dev->silent);
 
 		vrdma_read_config(dev, &cfg);
 		/* No epoch: the host is away. */

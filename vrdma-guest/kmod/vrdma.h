@@ -147,6 +147,7 @@ struct vrdma_dev {
 	bool need_reset; /* the device must be reset before it can be started again */
 	bool vqs_found;
 	struct delayed_work watch; /* looks after a host that the kernel's consumers wait for */
+	bool silent; /* it does not answer */
 	bool up; /* started, and not being stopped */
 	u64 dead_epoch; /* the last one in which the host gave the device up, or 0 */
 	unsigned long retry; /* time until the next attempt to start */
