@@ -152,13 +152,40 @@ fn what_uc_does_not_have_fails_here() {
             let r = SendRequest { operands, ..to(&t.two.b_mr, 0, request(opcode, 1)) };
             t.post(&r, 8);
             assert_eq!(t.sent().status, WC_LOC_QP_OP_ERR);
-            assert_eq!(t.two.a.state(&mut t.two.net, &t.a_qp), QpState::Err);
+            assert_eq!(t.two.a.state(&mut t.two.net, &t.a_qp), QpState::Sqe);
             assert_eq!(t.two.b.state(&mut t.two.net, &t.b_qp), QpState::Rts);
         }
         let mut t = uc(way);
         let bad = Sge { addr: 0, length: 8, lkey: 0x77 };
         t.two.a.post(&mut t.a_qp, &request(SEND_OP_SEND, 1), &[bad]);
         assert_eq!(t.sent().status, WC_LOC_PROT_ERR);
+    }
+}
+
+/// A send that fails flushes those behind it and leaves the receives alone; the queue pair sends again when it is told to.
+#[test]
+fn a_failed_send_stops_sending_only() {
+    for way in WAYS {
+        let mut t = uc(way);
+        let bad = Sge { addr: 0, length: 8, lkey: 0x77 };
+        t.two.a.post(&mut t.a_qp, &request(SEND_OP_SEND, 1), &[bad]);
+        t.post(&request(SEND_OP_SEND, 2), 8);
+        assert_eq!(t.sent().status, WC_LOC_PROT_ERR);
+        assert_eq!(t.sent().status, WC_WR_FLUSH_ERR);
+        t.post(&request(SEND_OP_SEND, 3), 8);
+        assert_eq!(t.sent().status, WC_WR_FLUSH_ERR);
+        assert_eq!(t.two.a.state(&mut t.two.net, &t.a_qp), QpState::Sqe);
+        let Uc { two, a_qp, b_qp } = &mut t;
+        two.a.post_recv(a_qp, 8, &[sge(&two.a_mr, 0, 8)]);
+        two.b.post(b_qp, &request(SEND_OP_SEND, 4), &[sge(&two.b_mr, 0, 8)]);
+        let c = wait(&mut two.net, &mut two.a_cq);
+        assert_eq!((c.wr_id, c.status), (8, WC_SUCCESS));
+        assert_eq!(wait(&mut two.net, &mut two.b_cq).status, WC_SUCCESS);
+        let rts = QpChange { to: Some(QpState::Rts), ..QpChange::default() };
+        two.a.modify(&mut two.net, a_qp, rts).unwrap();
+        t.post_recv(10, 8);
+        t.expect_arrival(10);
+        assert!(!t.two.b_events().iter().any(|e| matches!(e, Event::QpFault { .. })));
     }
 }
 

@@ -147,7 +147,7 @@ impl World {
         let Some(remote) = self.qps.get(key).and_then(|q| q.path.remote_qp()) else { return false };
         let alive = |k: &QpKey| {
             let state = self.qps.get(*k).map(|q| q.core.state());
-            matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd))
+            matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe))
         };
         let Some(all) = self.remotes.get_mut(&remote) else { return false };
         if all.len() == 1 {

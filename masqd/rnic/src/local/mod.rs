@@ -347,7 +347,7 @@ fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
     let connected =
         back.remote == path.local && back.local == path.remote && back.remote_qpn == qp.io.wire_qpn;
     let same_network = world.vnics.get(qp.io.vnic)?.vni == world.vnics.get(peer.io.vnic)?.vni;
-    let answers = matches!(peer.core.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
+    let answers = matches!(peer.core.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
     let fits = peer.core.config().qp_type == counterpart(qp.core.config().qp_type);
     if !(connected && fits && same_network && answers) {
         return None;
@@ -726,7 +726,17 @@ pub fn tell_drained(world: &mut World, key: QpKey) {
 fn fail(world: &mut World, key: QpKey, failure: Failure) -> Step {
     world.counters.req_cqe_error += 1;
     finish_send(world, key, failure.status, failure.cause, 0);
-    break_qp(world, key, None, "a send request failed");
+    if !world.qps.get(key).is_some_and(|q| q.core.config().qp_type == QpType::Uc) {
+        break_qp(world, key, None, "a send request failed");
+        return Step::Idle;
+    }
+    // It goes on receiving.
+    world.with_env(key, |core, env| core.fail_sends(env));
+    if let Some(qp) = world.qps.get_mut(key) {
+        qp.initiator = Initiator::default();
+        qp.io.drained_early = false;
+    }
+    world.schedule(key);
     Step::Idle
 }
 

@@ -282,7 +282,7 @@ impl QpCore {
         self.requester.work_posted();
         let (link, requester, counters) = self.requester_parts();
         let outcome = requester.fetch(&link, env, counters);
-        self.settle(now, env, outcome);
+        self.settle_sends(now, env, outcome);
         self.wants_work()
     }
 
@@ -295,7 +295,8 @@ impl QpCore {
     pub fn handle_packet<E: Env>(&mut self, now: Time, env: &mut E, packet: &Parsed<'_>) {
         let kind = packet.info.kind;
         let responder = self.config.qp_type != QpType::XrcIni;
-        let requests = responder && matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let receives = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        let requests = responder && receives;
         let responses = matches!(self.state, QpState::Rts | QpState::Sqd);
         let outcome = if packet.info.transport != self.config.transport() {
             self.counters.rx_dropped += 1;
@@ -339,6 +340,7 @@ impl QpCore {
         if matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.state = QpState::Sqe;
             self.draining = false;
+            self.requester.flush(env, &mut self.counters);
             self.flushing = self.flush_send_ring(env);
         }
     }
@@ -368,7 +370,7 @@ impl QpCore {
                 self.responder.transmit(&link, env, &mut self.counters, &mut batch)
             };
             let transmit = batch.finish();
-            self.settle(now, env, outcome);
+            self.settle_sends(now, env, outcome);
             transmit
         })
     }
@@ -386,6 +388,15 @@ impl QpCore {
     fn requester_parts(&mut self) -> (Link<'_>, &mut Requester, &mut Counters) {
         let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
         (link, &mut self.requester, &mut self.counters)
+    }
+
+    /// What follows from an outcome of sending: an unreliable queue pair whose send fails goes on receiving (IBTA Vol 1 §10.3.1.5).
+    fn settle_sends<E: Env>(&mut self, now: Time, env: &mut E, outcome: Result<(), Broken>) {
+        if outcome.is_err() && self.config.qp_type == QpType::Uc {
+            self.fail_sends(env);
+        } else {
+            self.settle(now, env, outcome);
+        }
     }
 
     /// What follows from an outcome: ERR, or the end of draining.
