@@ -415,6 +415,29 @@ fn a_qos_policy_reaches_the_rnic_and_its_absence_too() {
 }
 
 #[test]
+fn a_tenant_chooses_the_priority_of_its_packets_only_if_a_policy_says_so() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    for (json, expected) in [
+        (r#"{"name":"plain"}"#, 0),
+        (r#"{"name":"trusted","trust_dscp":true}"#, 0xb8),
+        (r#"{"name":"own","trust_dscp":false,"dscp":9}"#, 0),
+    ] {
+        let qos: masq_model::QosPolicy = serde_json::from_str(json).unwrap();
+        let trusted = qos.trust_dscp;
+        let settings = Settings { quotas: quotas(), qos: Some(qos), ..Settings::default() };
+        g.session.set_settings(&g.rnic, settings).unwrap();
+        assert_eq!(g.rnic.limits().unwrap().trust_dscp, trusted);
+        let attr = QpAttr { traffic_class: 0xbb, ..g.rtr_attr(gid("192.168.0.2"), qpn) };
+        g.modify(1, RTR_MASK, attr).unwrap();
+        // ECN is the underlay's in any case.
+        assert_eq!(g.rnic.connection(1).unwrap().traffic_class, expected, "{json}");
+        g.modify(1, QP_ATTR_STATE, QpAttr { state: QP_STATE_RESET, ..QpAttr::ZERO }).unwrap();
+        g.modify(1, INIT_MASK, init_attr()).unwrap();
+    }
+}
+
+#[test]
 fn commands_beyond_the_rate_are_refused_but_destroying_is_not() {
     let mut g = ready();
     let commands_per_sec = std::num::NonZeroU32::new(3);

@@ -235,6 +235,10 @@ mod tests {
         assert_eq!(Form::Prefix.parse("192.168.0.0/24"), Ok(json!("192.168.0.0/24")));
         assert_eq!(Form::Mac.parse("52:54:00:AB:00:01"), Ok(json!("52:54:00:ab:00:01")));
         assert_eq!(Form::Number(1, 5).parse("7"), Ok(json!(7)));
+        for (text, value) in [("yes", json!(true)), ("no", json!(false))] {
+            assert_eq!(Form::YesNo.parse(text), Ok(value.clone()));
+            assert_eq!(Form::YesNo.show(&value), text);
+        }
         for (form, bad) in [
             (Form::Address, "192.168.0.1/24"),
             (Form::Prefix, "blue"),
@@ -242,6 +246,7 @@ mod tests {
             (Form::Mac, "5254.00ab.0001"),
             (Form::Number(1, 5), "-1"),
             (Form::Word(&["rc", "uc"]), "tcp"),
+            (Form::YesNo, "true"),
         ] {
             assert!(form.parse(bad).is_err(), "{form:?} {bad}");
         }

@@ -29,7 +29,16 @@ impl Default for Shaping {
     fn default() -> Self {
         let Limits { rate: _, weight, class, dscp, trust_dscp } = Limits::default();
         let class = usize::from(class);
-        Self { bucket: None, weight, class, dscp, trust_dscp, parked_until: None, held_since: None, held_ns: 0 }
+        Self {
+            bucket: None,
+            weight,
+            class,
+            dscp,
+            trust_dscp,
+            parked_until: None,
+            held_since: None,
+            held_ns: 0,
+        }
     }
 }
 
@@ -137,5 +146,20 @@ impl Gate<'_> {
         for bucket in [self.vnic.as_deref_mut(), self.class.as_deref_mut()].into_iter().flatten() {
             bucket.charge(now, bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_keep_a_dscp_only_where_the_guest_is_trusted_with_it() {
+        let mut shaping = Shaping::default();
+        assert_eq!(shaping.datagram_class(0xbb), 0);
+        shaping.set(Time::ZERO, &Limits { trust_dscp: true, ..Limits::default() });
+        assert_eq!(shaping.datagram_class(0xbb), 0xb8, "the ECN bits are the underlay's");
+        shaping.set(Time::ZERO, &Limits::default());
+        assert_eq!(shaping.datagram_class(0xbb), 0);
     }
 }
