@@ -103,18 +103,34 @@ static void __vrdma_backing_retire(struct vrdma_backing *backing, unsigned long 
 		vrdma_backing_destroyed(backing, err);
 }
 
+static unsigned long vrdma_retire_timeout(const struct vrdma_backing *backing)
+{
+	if (READ_ONCE(backing->ibd->dev->ctrl.stalled))
+		return 0;
+	if (READ_ONCE(backing->ibd->dev->removing))
+		return VRDMA_REMOVE_TIMEOUT;
+	return current->flags & PF_EXITING ? VRDMA_EXIT_TIMEOUT : VRDMA_TIMEOUT;
+}
+
 /* Ends an object: the host is asked to forget it, and the backing is freed when it has. */
 void vrdma_backing_retire(struct vrdma_backing *backing)
 {
-	unsigned long timeout = VRDMA_TIMEOUT;
+	__vrdma_backing_retire(backing, vrdma_retire_timeout(backing));
+}
 
-	if (READ_ONCE(backing->ibd->dev->ctrl.stalled))
-		timeout = 0;
-	else if (READ_ONCE(backing->ibd->dev->removing))
-		timeout = VRDMA_REMOVE_TIMEOUT;
-	else if (current->flags & PF_EXITING)
-		timeout = VRDMA_EXIT_TIMEOUT;
-	__vrdma_backing_retire(backing, timeout);
+/* The same, unless the object is in use by what only the host knows of: -EBUSY, and it lives on. */
+int vrdma_backing_try_retire(struct vrdma_backing *backing)
+{
+	struct vrdma_cmd *cmd = &backing->destroy;
+	int err;
+
+	err = vrdma_ctrl_exec(backing->ibd->dev, &cmd, vrdma_retire_timeout(backing));
+	if (!cmd)
+		return 0;
+	if (err == -EBUSY)
+		return err;
+	vrdma_backing_destroyed(backing, err);
+	return 0;
 }
 
 static void vrdma_create_late(struct vrdma_cmd *cmd)

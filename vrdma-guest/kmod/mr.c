@@ -182,11 +182,14 @@ struct ib_mr *vrdma_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start, u64 
 	return NULL;
 }
 
+/* A region stays while windows are bound to it (IBTA Vol 1 11.2.8.5). */
 int vrdma_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 {
 	struct vrdma_mr *mr = to_vmr(ibmr);
+	int err;
 
-	vrdma_backing_retire(mr->backing);
-	kfree(mr);
-	return 0;
+	err = vrdma_backing_try_retire(mr->backing);
+	if (!err)
+		kfree(mr);
+	return err;
 }

@@ -235,6 +235,7 @@ struct vrdma_change *vrdma_change_alloc(struct vrdma_backing *backing);
 void vrdma_change_cancel(struct vrdma_backing *backing, struct vrdma_change *change);
 int vrdma_change_exec(struct vrdma_backing *backing, struct vrdma_change *change);
 void vrdma_backing_retire(struct vrdma_backing *backing);
+int vrdma_backing_try_retire(struct vrdma_backing *backing);
 void vrdma_backing_free(struct vrdma_backing *backing);
 void vrdma_zombies_init(struct vrdma_ibdev *ibd);
 void vrdma_zombies_free(struct vrdma_ibdev *ibd);
