@@ -188,7 +188,8 @@ pub enum Command {
         cq: CqHandle,
     },
     /// Gives a completion queue another ring, as `vrdma_abi::control::ResizeCq` says. Refused with
-    /// [`DriverError::Invalid`](crate::DriverError::Invalid) when more entries wait than it has; then nothing has changed.
+    /// [`DriverError::Invalid`](crate::DriverError::Invalid) when more entries wait than it has, and with [`DriverError::Busy`](crate::DriverError::Busy)
+    /// when more wait than are moved at once; then nothing has changed.
     ResizeCq {
         /// The device.
         vnic: VnicId,

@@ -8,6 +8,8 @@ pub const COMP_VECTORS: u16 = 4;
 pub const MAX_QP_WR: u32 = 32_768;
 /// Most entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 20;
+/// Most unread entries that a completion queue can take along to another ring: others wait until they have been moved.
+pub const MAX_MOVED_CQE: u32 = 16_384;
 /// Most scatter/gather entries of a send.
 pub const MAX_SEND_SGE: u16 = 30;
 /// Most scatter/gather entries of a receive.

@@ -430,9 +430,9 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// OP_RESIZE_CQ. Entries that the guest has not read yet stand in the new ring under the same indexes (modulo its number of
-    /// entries, with its phase), and its CqHeader takes over consumer and arm; all other entries get the phase of the pass before theirs, since zeroes would be
-    /// valid in every other pass. From the reply on the old ring is the guest's. The guest does not poll or arm the queue meanwhile. Refused with EINVAL when more entries wait than the new ring has.
+    /// OP_RESIZE_CQ. Indexes begin at 0 in the new ring, where the entries stand that the guest has not read yet, and its CqHeader takes over
+    /// arm. From the reply on the old ring is the guest's. The guest does not poll or arm the queue meanwhile. Refused with EINVAL when more
+    /// entries wait than the new ring has, and with EBUSY when so many wait that moving them would hold up others.
     pub struct ResizeCq {
         /// The completion queue.
         pub cq: u32,

@@ -93,11 +93,10 @@ impl<M: SharedMemory> CqRing<M> {
         }
     }
 
-    /// Goes on in another ring, into which the RNIC has moved the completions that wait to be polled. Indexes continue.
-    /// When the memory cannot hold the ring, the queue stays where it was.
+    /// Goes on in another ring, whose indexes begin at 0 with the completions that wait to be polled: the RNIC has moved them there.
+    /// All that were polled must have been published. When the memory cannot hold the ring, the queue stays where it was.
     pub fn move_to(&mut self, memory: M, entries: u32) -> Result<(), GeometryError> {
-        self.geometry = Geometry::new(entries, STRIDE_SHIFT, memory.len())?;
-        self.memory = memory;
+        *self = Self::new(memory, entries)?;
         Ok(())
     }
 

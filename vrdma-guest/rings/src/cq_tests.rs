@@ -126,13 +126,8 @@ fn a_queue_goes_on_in_another_ring() {
     assert!(cq.move_to(new.mapping(), 128).is_err());
     assert_eq!(cq.entries(), 2);
 
-    // The RNIC moves what waits, and everything else gets the phase of the pass before.
-    let mut moved = Rnic { memory: new.mapping(), entries: 4, producer: 5 };
-    moved.memory.store_release(CONSUMER, 5);
-    for index in 6..9 {
-        let cqe = Cqe { phase: phase(index, 4) ^ 1, ..Cqe::ZERO };
-        moved.memory.write((1 + index as usize % 4) * Cqe::SIZE, cqe.as_bytes());
-    }
+    // The RNIC moves what waits.
+    let mut moved = Rnic { memory: new.mapping(), entries: 4, producer: 0 };
     assert!(moved.complete(Cqe { wr_id: 5, ..Cqe::ZERO }));
     cq.move_to(new.mapping(), 4).unwrap();
     assert_eq!(cq.entries(), 4);

@@ -81,8 +81,8 @@ impl Cq {
         self.failed
     }
 
-    /// Goes on in another ring, in which the entries stand that the guest has not read, under their indexes. When it fails, for instance because
-    /// there are more of them than the ring has, nothing has changed. The guest neither polls nor arms meanwhile.
+    /// Goes on in another ring, whose indexes begin at 0: there the entries stand that the guest has not read, and the wish for an event. The
+    /// ring is zeroed, so that no other entry is valid. When it fails, nothing has changed. The guest neither polls nor arms meanwhile.
     pub fn resize(
         &mut self,
         what: &str,
@@ -102,29 +102,31 @@ impl Cq {
             let refusal = format!("{what}: {unread} entries wait, which do not fit");
             return Err(DriverError::Invalid(refusal));
         }
-        self.move_to(&ring, consumer, arm, memory).ok_or_else(gone)?;
-        (self.ring, self.consumer) = (ring, consumer);
+        if unread > limits::MAX_MOVED_CQE {
+            return Err(DriverError::Busy(format!("{what}, in which {unread} entries wait to be polled,")));
+        }
+        self.move_to(&ring, consumer, unread, arm, memory).ok_or_else(gone)?;
+        (self.ring, self.producer, self.consumer) = (ring, unread, 0);
         Ok(())
     }
 
-    /// Fills a new ring, every entry: what the guest has not read, and elsewhere what it takes for not written.
-    fn move_to(&self, ring: &RingPages, consumer: u32, arm: u32, memory: &GuestMemory) -> Option<()> {
+    /// Writes to a new ring what the guest has not read, and its wish for an event.
+    fn move_to(
+        &self,
+        ring: &RingPages,
+        consumer: u32,
+        unread: u32,
+        arm: u32,
+        memory: &GuestMemory,
+    ) -> Option<()> {
         const PHASE: usize = std::mem::offset_of!(Cqe, phase);
-        let entries = ring.entries();
-        for n in 0..entries {
-            let index = consumer.wrapping_add(n);
-            let mut cqe = [0; Cqe::SIZE];
-            let mut valid = phase(index, entries);
-            if n < self.producer.wrapping_sub(consumer) {
-                self.ring.entry(memory, index)?.read(&mut cqe);
-            } else {
-                valid ^= 1;
-            }
-            cqe[PHASE] = valid;
+        let mut cqe = [0; Cqe::SIZE];
+        for index in 0..unread {
+            self.ring.entry(memory, consumer.wrapping_add(index))?.read(&mut cqe);
+            cqe[PHASE] = phase(index, ring.entries());
             ring.entry(memory, index)?.write(&cqe);
         }
-        let header = ring.header(memory)?;
-        (header.store_u32(CONSUMER, consumer) && header.store_u32(ARM, arm)).then_some(())
+        ring.header(memory)?.store_u32(ARM, arm).then_some(())
     }
 
     /// Writes an entry; its phase is filled in here. Fails when the ring is full, also if the guest only says so
@@ -275,7 +277,7 @@ mod tests {
         PageList { shift: 12, pages }
     }
 
-    /// (index, phase) of the entries from the consumer on that the guest takes for valid.
+    /// (wr_id, phase) of the entries from the consumer on that the guest takes for valid.
     fn visible(memory: &GuestMemory, cq: &Cq, consumer: u32) -> Vec<(u64, u8)> {
         let entries = cq.ring.entries();
         let entry = |i| {
@@ -286,8 +288,8 @@ mod tests {
         all.take_while(|(i, (_, p))| *p == phase(*i, entries)).map(|(_, e)| e).collect()
     }
 
-    /// Whatever pass the old ring was in, the guest finds its unread entries in the new one, and then nothing, and the queue
-    /// goes on.
+    /// Whatever pass the old ring was in, the guest finds its unread entries at the beginning of the new one, and then nothing, and the
+    /// queue goes on.
     #[test]
     fn unread_entries_move_to_another_ring() {
         for (entries, written, read, new_entries) in
@@ -305,13 +307,13 @@ mod tests {
             set(&memory, &cq, CONSUMER, read);
             set(&memory, &cq, ARM, ARM_NEXT);
             cq.resize("queue", new_entries, new_ring_pages(new_entries), &memory).unwrap();
-            let unread: Vec<_> = (read..written).map(|i| (u64::from(i), phase(i, new_entries))).collect();
-            assert_eq!(visible(&memory, &cq, read), unread, "{entries} to {new_entries}");
+            let unread: Vec<_> = (read..written).map(|i| (u64::from(i), 1)).collect();
+            assert_eq!(visible(&memory, &cq, 0), unread, "{entries} to {new_entries}");
             assert_eq!(cq.announce(&memory), Announce::Event, "the arm moves along");
             for i in written..read + new_entries {
                 push(&mut cq, i).unwrap();
             }
-            assert_eq!(visible(&memory, &cq, read).len(), new_entries as usize);
+            assert_eq!(visible(&memory, &cq, 0).len(), new_entries as usize);
             assert_eq!(push(&mut cq, 0), Err(Overrun));
         }
     }
@@ -340,6 +342,24 @@ mod tests {
         (0..11).for_each(|_| cq.push(&memory, Cqe::ZERO).unwrap());
         cq.push(&memory, Cqe::ZERO).unwrap_err();
         assert!(cq.resize("queue", 8, new_ring_pages(8), &memory).is_err(), "it has overrun");
+    }
+
+    /// Moving entries holds up everybody else.
+    #[test]
+    fn a_bounded_number_of_entries_moves_at_once() {
+        const ENTRIES: u32 = 2 * limits::MAX_MOVED_CQE;
+        let ring = |first: u64| {
+            let pages = (0..ring_pages(ENTRIES, 6)).map(|p| (first << 24) + p * 0x1000).collect();
+            PageList { shift: 12, pages }
+        };
+        let memory = guest_memory(&[(0, 0x200_0000)]);
+        let attr = CqAttr { cq: CqHandle(1), entries: ENTRIES, vector: 0, ring: ring(0) };
+        let mut cq = Cq::new(attr, &memory).unwrap();
+        (0..=limits::MAX_MOVED_CQE).for_each(|_| cq.push(&memory, Cqe::ZERO).unwrap());
+        assert!(matches!(cq.resize("queue", ENTRIES, ring(1), &memory), Err(DriverError::Busy(_))));
+        set(&memory, &cq, CONSUMER, 1);
+        cq.resize("queue", ENTRIES, ring(1), &memory).unwrap();
+        assert_eq!(visible(&memory, &cq, 0).len() as u32, limits::MAX_MOVED_CQE);
     }
 
     #[test]
