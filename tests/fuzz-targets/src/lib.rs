@@ -8,6 +8,7 @@
 //! | [`control`] | a guest's control requests, page tables that change while they are read | answers, books that agree, nothing left after reset |
 //! | [`front_end`] | a front end's vhost-user messages, with any descriptors, cut anywhere | it is served or sent away; nothing of it stays, and the next one is served |
 //! | [`rings`] | a guest's rings, doorbells, and whatever else its memory holds | another vNIC's memory and queue pairs stay as they are |
+//! | [`verbs`] | a guest's requests on queue pairs of all types, about windows and registrations, its shared receive queues | the same, and who waits for datagrams gets none from strangers |
 //! | [`packets`] | a peer's packets, at a queue pair in any state | only memory that it may write is written, each request completes once |
 //! | [`datagrams`] | a network's datagrams, at an engine | the same through real keys, rings and ICRCs |
 //! | [`wire`] | datagrams and captures | parsing judges, and what it accepts it emits again |
@@ -22,6 +23,7 @@ mod input;
 pub mod model;
 pub mod packets;
 pub mod rings;
+pub mod verbs;
 pub mod wire;
 
 /// The session's tests bring a guest and an RNIC that keeps books.
@@ -40,10 +42,11 @@ mod pair;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("control", control::run),
     ("front_end", front_end::run),
     ("rings", rings::run),
+    ("verbs", verbs::run),
     ("packets", packets::run),
     ("datagrams", datagrams::run),
     ("wire", wire::run),

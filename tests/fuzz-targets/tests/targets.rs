@@ -68,6 +68,11 @@ fn rings() {
 }
 
 #[test]
+fn verbs() {
+    test("verbs", 400);
+}
+
+#[test]
 fn packets() {
     test("packets", 600);
 }
