@@ -40,9 +40,69 @@ impl RefreshGate {
     }
 }
 
+/// Decides whether a session's misses are worth reading the store for: after a number of readings that did not help, it has to do
+/// without for ever longer, so that one guest that asks for what does not exist does not keep the store busy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backoff {
+    /// Readings since the last one that helped.
+    fruitless: u32,
+    /// The last of them.
+    last: Duration,
+}
+
+impl Backoff {
+    /// So many readings in vain cost nothing: programs ask for peers that come a little later.
+    const FREE: u32 = 16;
+    /// What is closer together than this was one reading.
+    const READING: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(10);
+
+    /// Whether a miss at `now` may wait for a reading.
+    pub(crate) fn admits(&self, now: Duration) -> bool {
+        let Some(over) = self.fruitless.checked_sub(Self::FREE) else { return true };
+        let pause = Self::READING.saturating_mul(1 << over.min(10)).min(Self::LONGEST);
+        now >= self.last + pause
+    }
+
+    /// A reading has been made for a miss; `helped` if it found what was missing.
+    pub(crate) fn read(&mut self, now: Duration, helped: bool) {
+        if helped {
+            *self = Backoff::default();
+        } else if self.fruitless == 0 || now >= self.last + Self::READING {
+            self.fruitless = self.fruitless.saturating_add(1);
+            self.last = now;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_asks_in_vain_again_and_again_has_to_do_without_for_ever_longer() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::default();
+        // Reads whenever it may, for a minute.
+        let readings = |backoff: &mut Backoff, from: u64| {
+            let mut count = 0;
+            for now in (from..from + 60_000).step_by(200).map(ms) {
+                if backoff.admits(now) {
+                    backoff.read(now, false);
+                    // Others that waited for the same one.
+                    backoff.read(now, false);
+                    count += 1;
+                }
+            }
+            count
+        };
+        let first = readings(&mut backoff, 0);
+        assert!((22..30).contains(&first), "{first}");
+        let later = readings(&mut backoff, 60_000);
+        assert!((5..7).contains(&later), "{later}");
+        backoff.read(ms(200_000), true);
+        assert!(backoff.admits(ms(200_000)), "one that helps makes good");
+    }
 
     #[test]
     fn readings_are_an_interval_apart_however_many_miss() {

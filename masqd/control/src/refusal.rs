@@ -389,6 +389,16 @@ impl Reason {
         }
     }
 
+    /// Whether the directory lacks something that a newer state of the store may have.
+    pub(crate) fn is_miss(&self) -> bool {
+        matches!(
+            self,
+            Reason::UnknownSource { .. }
+                | Reason::ForeignQpn { .. }
+                | Reason::Unreachable(Unreachable::UnknownGid { .. } | Unreachable::NotRealised { .. })
+        )
+    }
+
     /// The rules that forbid it, if any does, as `<group>/<rule>` with commas between them.
     pub fn rules(&self) -> Option<String> {
         match self {

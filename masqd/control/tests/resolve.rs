@@ -103,3 +103,26 @@ fn denials_do_not_read_the_store() {
     let bytes = g.bytes(OP_MODIFY_QP, &ModifyQp { qp: 1, mask: RTR_MASK, attr });
     assert!(matches!(g.raw(&bytes), Outcome::Reply(_)));
 }
+
+#[test]
+fn a_guest_that_misses_again_and_again_is_refused_without_a_reading() {
+    let (mut g, store, request) = before("blue-2");
+    let mut readings = 0;
+    for _ in 0..100 {
+        g.now += std::time::Duration::from_millis(200);
+        let bytes = g.bytes(OP_MODIFY_QP, &request);
+        match g.raw(&bytes) {
+            Outcome::Pending(ticket) => {
+                readings += 1;
+                g.resolve(ticket).unwrap().unwrap_err();
+            }
+            Outcome::Reply(reply) => {
+                assert_eq!(reply.refusal.unwrap().errno(), Errno::EHOSTUNREACH);
+            }
+        }
+    }
+    assert!((16..25).contains(&readings), "{readings}");
+    // What the watch has told counts at once, and a reading that helps makes good.
+    g.directory.replace(&store);
+    g.send(OP_MODIFY_QP, &request).unwrap();
+}

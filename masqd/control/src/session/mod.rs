@@ -37,6 +37,7 @@ use vrdma_abi::config::GID_TABLE_LEN;
 use vrdma_abi::control as abi;
 use zerocopy::IntoBytes;
 
+use crate::refresh::Backoff;
 use crate::refusal::RefusalCounters;
 use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb, driver_limits};
 use decode::{body, reserved};
@@ -89,6 +90,7 @@ pub struct Session {
     conntrack: Conntrack<QpHandle>,
     refusals: RefusalCounters,
     peers: Peers,
+    misses: Backoff,
     /// Requests that wait for the store to be read again.
     waiting: HashMap<Ticket, Vec<u8>>,
     next_ticket: u64,
@@ -198,6 +200,7 @@ impl Session {
             conntrack: Conntrack::default(),
             refusals: RefusalCounters::default(),
             peers: Peers::default(),
+            misses: Backoff::default(),
             waiting: HashMap::new(),
             next_ticket: 0,
         }
@@ -224,7 +227,11 @@ impl Session {
         let request = self.waiting.remove(&ticket)?;
         // From the start: the device may have changed while the request waited.
         match self.answer(env, &request, false) {
-            Answer::Reply(reply) => Some(reply),
+            Answer::Reply(reply) => {
+                let missed = reply.refusal.as_ref().is_some_and(|refusal| refusal.reason.is_miss());
+                self.misses.read(env.now, !missed);
+                Some(reply)
+            }
             // No verb waits a second time; if one did, the guest would still get an answer.
             Answer::Wait => Some(self.refuse(env, &request, Reason::TooManyWaiting(self.waiting.len()))),
         }
@@ -345,7 +352,10 @@ impl Session {
             Verb::CreateCq => self.create_cq(env, body(rest)?)?.as_bytes().to_vec(),
             Verb::DestroyCq => nothing(self.destroy_cq(rnic, CqHandle(destroyed(rest)?))?),
             Verb::CreateQp => self.create_qp(env, body(rest)?)?.as_bytes().to_vec(),
-            Verb::ModifyQp => nothing(self.modify_qp(env, &body(rest)?, may_wait)?),
+            Verb::ModifyQp => {
+                let may_wait = may_wait && self.misses.admits(env.now);
+                nothing(self.modify_qp(env, &body(rest)?, may_wait)?)
+            }
             Verb::QueryQp => self.query_qp(env, body(rest)?)?.as_bytes().to_vec(),
             Verb::DestroyQp => nothing(self.destroy_qp(rnic, QpHandle(destroyed(rest)?))?),
             Verb::ReregMr => self.rereg_mr(env, body(rest)?)?.as_bytes().to_vec(),

@@ -78,7 +78,11 @@ impl Session {
             return Ok(Asked::Already);
         }
         match self.look_up(env.directory, name) {
-            Err(reason) if may_be_mended(&reason) && self.peers.asking.len() < MAX_WAITING => {
+            Err(reason)
+                if reason.is_miss()
+                    && self.misses.admits(env.now)
+                    && self.peers.asking.len() < MAX_WAITING =>
+            {
                 let ticket = self.next_ticket();
                 self.peers.asking.insert(ticket, name);
                 Ok(Asked::Pending(ticket))
@@ -96,6 +100,8 @@ impl Session {
     ) -> Option<Result<PeerAnswer, DriverError>> {
         let name = self.peers.asking.remove(&ticket)?;
         let found = self.look_up(env.directory, name).cloned();
+        let missed = found.as_ref().is_err_and(Reason::is_miss);
+        self.misses.read(env.now, !missed);
         Some(self.tell_peer(env, name, found))
     }
 
@@ -336,15 +342,6 @@ impl Now {
     fn given(self) -> Given {
         Given { vnic: self.vnic, host: self.host, peer: self.peer }
     }
-}
-
-/// Whether a newer state of the store may say otherwise.
-fn may_be_mended(reason: &Reason) -> bool {
-    matches!(
-        reason,
-        Reason::UnknownSource { .. }
-            | Reason::Unreachable(Unreachable::UnknownGid { .. } | Unreachable::NotRealised { .. })
-    )
 }
 
 fn is_desired(directory: &Directory, vni: masq_types::Vni, vnic: &str, host: &str) -> bool {
