@@ -1,0 +1,71 @@
+"""Every kind of object that the guest's kernel makes: that it works, and that nothing is left of it."""
+
+import pathlib
+import subprocess
+
+import client as labclient
+from client import finish, until
+from registry import each_cpu_count, some_vm, test
+
+KINDS = ("qp", "cq", "mr", "pd", "srq", "ctx")
+
+
+def built(vm):
+    """Builds objects.c in a VM and returns the command that runs it."""
+    subprocess.run([labclient.LAB, "cp", str(pathlib.Path(__file__).with_name("objects.c")), f"{vm}:/tmp/objects.c"],
+                   check=True, capture_output=True)
+    vm.run("gcc -O1 -Wall -Werror -o /tmp/objects /tmp/objects.c -libverbs && chmod 755 /tmp/objects")
+    return f"/tmp/objects {vm.device} {vm.gid_index}"
+
+
+def count(vm):
+    """How many objects of each kind the guest's kernel knows."""
+    return {kind: int(vm.run(f"rdma resource show {kind} | wc -l")) for kind in KINDS}
+
+
+def held(vm):
+    """A process that holds one of each, and ends them when the device has gone."""
+    process = vm.popen(built(vm) + " hold")
+    assert until(lambda: "objects" in vm.run("rdma resource show srq"), 20), "the objects are not made"
+    return process
+
+
+def ends_in_order(process):
+    output, status = finish(process, 60)
+    assert status == 0 and "gone" in output, f"status {status}: {output}"
+
+
+@each_cpu_count
+def objects_of_every_kind_work_and_leave_nothing(lab, vm):
+    before = count(vm)
+    vm.run(built(vm), timeout=180)
+    assert count(vm) == before, f"before {before}, after {count(vm)}"
+
+
+@test
+def rings_count_as_locked_memory(lab):
+    vm = some_vm(lab)
+    vm.run("setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all " + built(vm) + " limit")
+
+
+@test
+def objects_of_every_kind_end_with_the_module(lab):
+    vm = some_vm(lab)
+    before = count(vm)
+    process = held(vm)
+    vm.run("rmmod vrdma", timeout=60)
+    ends_in_order(process)
+    vm.run("modprobe vrdma")
+    assert until(lambda: "ACTIVE" in vm.run("rdma link"), 30), vm.run("rdma link; dmesg | tail -20")
+    assert until(lambda: count(vm) == before, 10), f"before {before}, after {count(vm)}"
+
+
+@test
+def objects_of_every_kind_end_with_the_epoch(lab):
+    vm = some_vm(lab)
+    before = count(vm)
+    process = held(vm)
+    subprocess.run([labclient.LAB, "restart-masqd", vm.host], check=True, capture_output=True)
+    ends_in_order(process)
+    assert until(lambda: "ACTIVE" in vm.run("rdma link"), 40), vm.run("rdma link; dmesg | tail -20")
+    assert until(lambda: count(vm) == before, 10), f"before {before}, after {count(vm)}"
