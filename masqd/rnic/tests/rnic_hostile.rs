@@ -146,7 +146,7 @@ impl Hostile {
         entry[24..28].copy_from_slice(&key(3));
         let any_lkey = key(1);
         // The right kind, most of the time: of a window, a region for windows, one for fast registration.
-        let likely = random.next_u32() % 4 != 0;
+        let likely = !random.next_u32().is_multiple_of(4);
         let low = random.next_u32() % 3;
         let window = (self.keys[1 + random.next_u32() as usize % 2] | low).to_le_bytes();
         let lkey = if likely { self.keys[5].to_le_bytes() } else { any_lkey };
