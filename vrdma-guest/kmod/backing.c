@@ -4,8 +4,8 @@
  *
  * The host writes rings and regions at any time while it has the object. So memory is freed only
  * when the host has confirmed the object's end, or after a reset of the device. A verb that
- * destroys always succeeds: without a confirmation the backing becomes a zombie, which is retried
- * until the host answers.
+ * destroys succeeds all the same: without a confirmation the backing becomes a zombie, which is
+ * retried until the host answers. Only a region may be refused its end: windows are bound to it.
  */
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
