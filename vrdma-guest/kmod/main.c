@@ -454,6 +454,5 @@ static struct virtio_driver vrdma_driver = {
 };
 module_virtio_driver(vrdma_driver);
 
-MODULE_SOFTDEP("post: ib_uverbs");
 MODULE_DESCRIPTION("RDMA device over virtio, with its verbs executed by the host");
 MODULE_LICENSE("Dual BSD/GPL");
