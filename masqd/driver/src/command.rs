@@ -553,7 +553,8 @@ pub struct QpInit {
     pub kernel: bool,
     /// Its number as the guest sees it; stands in completions.
     pub qpn: Qpn,
-    /// Its number on the wire.
+    /// Its number on the wire. A GSI with number 1 receives at its vNIC's first address only: others share the rest, and may have the same
+    /// number.
     pub wire_qpn: WireQpn,
     /// Completion queue of sends; `None` of an XRC target.
     pub send_cq: Option<CqHandle>,
@@ -586,7 +587,7 @@ pub struct Peer {
     pub addresses: Vec<IpAddr>,
     /// Its blocks of wire QPNs.
     pub qpn_blocks: Vec<QpnBlock>,
-    /// The wire number of its GSI.
+    /// The wire number of its GSI; 0: none. Number 1 is at the first of its addresses only.
     pub gsi_qpn: WireQpn,
     /// What the rules allow, whichever of the two's addresses are used, but for `exceptions`.
     pub verdict: Verdict,

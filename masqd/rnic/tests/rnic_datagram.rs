@@ -130,6 +130,33 @@ fn management_datagrams_have_a_verdict_and_a_number_of_their_own() {
     }
 }
 
+/// vNICs with an underlay address of their own have the number 1 there; their other addresses they may share with one another.
+#[test]
+fn the_well_known_gsi_is_at_a_vnics_first_address_only() {
+    let (mut t, [a_addresses, b_addresses]) = Ends::sharing_an_address();
+    let well_known = WireQpn::from_wire(1);
+    let mut a_gsi = t.a.gsi_with(&mut t.net, well_known);
+    let mut b_gsi = t.b.gsi_with(&mut t.net, well_known);
+    let (a, b) = (t.a.peer(), t.b.peer());
+    t.set_peer(A, Peer { addresses: b_addresses, gsi_qpn: well_known, ..b });
+    t.set_peer(B, Peer { addresses: a_addresses.clone(), gsi_qpn: well_known, ..a });
+    t.b.guest.post_recv(&mut b_gsi, 1, &[sge(&t.b.mr, 0, 296)]);
+    t.a.guest.post_recv(&mut a_gsi, 2, &[sge(&t.a.mr, 0, 296)]);
+    let mut send = datagram(V4, t.b.gids[1], 1, 3);
+    segment(&mut send).qkey = QKEY_OF_QP;
+    t.a.guest.post(&mut a_gsi, &send, &[sge(&t.a.mr, 512, 256)]);
+    assert_eq!(wait(&mut t.net, &mut t.a.cq).wr_id, 3);
+    let r = wait(&mut t.net, &mut t.b.cq);
+    assert_eq!((r.wr_id, r.status, r.src_qpn, r.qpn), (1, WC_SUCCESS, 1, 1));
+    // Number 1 of the shared address is nobody's.
+    let shared = a_addresses[1];
+    let mut packet = t.packet(well_known, &[0; 256]);
+    packet.0.bth.dest_qp = well_known;
+    t.inject_at(A, shared, a_addresses[0], 0xc021, packet.clone());
+    t.inject(B, shared, 0xc021, packet);
+    assert_eq!(t.events(), [asks(B, PeerName::Source(shared, well_known))]);
+}
+
 #[test]
 fn datagrams_wait_at_both_ends_for_their_peers() {
     for way in WAYS {

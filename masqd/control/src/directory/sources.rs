@@ -15,7 +15,7 @@ pub(super) struct Sources {
     owners: HashMap<(Vni, IpAddr, QpnBlock), BTreeSet<String>>,
 }
 
-/// Stands for the GSI of a vNIC that has an address alone.
+/// Stands for the GSI of a vNIC that has its first address alone.
 const WELL_KNOWN: QpnBlock = QpnBlock { first: 1, len: 1 };
 
 impl Sources {
@@ -52,10 +52,9 @@ impl Sources {
 }
 
 fn places(e: &Endpoint) -> impl Iterator<Item = (Vni, IpAddr, QpnBlock)> {
-    let gsi = (e.gsi_qpn.get() == 1).then_some(WELL_KNOWN);
-    e.addresses.iter().flat_map(move |address| {
-        e.qpn_blocks.iter().copied().chain(gsi).map(|block| (e.vni, *address, block))
-    })
+    let blocks = move |address| e.qpn_blocks.iter().map(move |block| (e.vni, address, *block));
+    let gsi = e.addresses.first().filter(|_| e.gsi_qpn.get() == 1);
+    e.addresses.iter().copied().flat_map(blocks).chain(gsi.map(|address| (e.vni, *address, WELL_KNOWN)))
 }
 
 #[cfg(test)]
@@ -103,12 +102,23 @@ mod tests {
         ] {
             assert_eq!(find(&sources, vni, address, qpn), expected, "{vni} {address} {qpn}");
         }
+        // The addresses of its other paths it shares with the host's other vNICs.
+        sources.remove(&alone);
+        let mut paths = alone;
+        paths.addresses.push("10.0.0.4".parse().unwrap());
+        sources.add(&paths);
+        for (address, qpn, expected) in
+            [("10.0.0.2", 1, "alone"), ("10.0.0.4", 1, "nobody"), ("10.0.0.4", 9000, "alone")]
+        {
+            assert_eq!(find(&sources, 1, address, qpn), expected, "{address} {qpn}");
+        }
+        sources.remove(&paths);
         let mut larger = endpoint("c", 1, "10.0.0.1", 0, 2);
         larger.qpn_blocks = vec![QpnBlock { first: 0, len: 1 << 24 }];
         sources.add(&larger);
         assert_eq!(find(&sources, 1, "10.0.0.1", 9000), "nobody", "two claim it");
         assert_eq!(find(&sources, 1, "10.0.0.1", 5), "c");
-        [&a, &b, &red, &alone, &larger].into_iter().for_each(|e| sources.remove(e));
+        [&a, &b, &red, &larger].into_iter().for_each(|e| sources.remove(e));
         assert!(sources.owners.is_empty());
     }
 }

@@ -15,7 +15,7 @@
 //! known peer's never reaches a guest.
 //!
 //! A queue pair receives at all of its vNIC's underlay addresses; it sends from the first that is of the same family as one of the
-//! peer's, to the first such one.
+//! peer's, to the first such one. The well-known number of GSIs exists at a vNIC's first address only ([`addresses_with`]).
 //!
 //! Where the standard leaves a choice, or another place decides:
 //!
@@ -41,7 +41,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use masq_driver::{Event, Peer, PeerId, PeerName, QpChange, QpState, QpType};
-use masq_types::{Gid, Psn};
+use masq_types::{Gid, Psn, WireQpn};
 
 use self::arrival::Incoming;
 use self::gids::Gids;
@@ -64,6 +64,18 @@ pub use send::{Step, step};
 const MAX_PAYLOAD: u32 = masq_types::Mtu::B4096.bytes();
 /// The well-known Q_Key of the GSI (IBTA Vol 1 §10.2.5).
 const GSI_QKEY: u32 = 0x8001_0000;
+
+/// The GSI's number on the wire where a vNIC has an address alone, as other stations know it.
+const WELL_KNOWN_GSI: u32 = 1;
+
+/// Those of a vNIC's underlay addresses at which it has this number: all, but of the well-known number of GSIs, which each vNIC with an
+/// address alone has there, the first. The others it shares.
+pub fn addresses_with<T>(addresses: &[T], wire_qpn: WireQpn) -> &[T] {
+    match addresses {
+        [first, ..] if wire_qpn.get() == WELL_KNOWN_GSI => std::slice::from_ref(first),
+        all => all,
+    }
+}
 
 /// What a UD or GSI queue pair has besides what all have.
 #[derive(Debug)]

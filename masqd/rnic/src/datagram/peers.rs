@@ -7,6 +7,8 @@ use masq_driver::{Peer, PeerId, PeerName};
 use masq_types::{Gid, WireQpn};
 use rustc_hash::FxHashMap;
 
+use super::addresses_with;
+
 /// The peers of one vNIC, by virtual address and by where their packets come from. Bounded: who was not used for longest is forgotten.
 #[derive(Debug)]
 pub struct PeerTable {
@@ -55,9 +57,10 @@ impl PeerTable {
         self.by_gid.extend(peer.gids.iter().map(|gid| (*gid, id)));
         for address in &peer.addresses {
             self.blocks.extend(peer.qpn_blocks.iter().map(|block| ((*address, block.first), id)));
-            if has_gsi(&peer) {
-                self.gsis.insert((*address, peer.gsi_qpn), id);
-            }
+        }
+        if has_gsi(&peer) {
+            let gsis = addresses_with(&peer.addresses, peer.gsi_qpn);
+            self.gsis.extend(gsis.iter().map(|address| ((*address, peer.gsi_qpn), id)));
         }
         self.peers.insert(id, Known { peer, used: self.clock });
     }

@@ -9,7 +9,9 @@ use vrdma_abi::ring::QKEY_OF_QP;
 
 use super::arrival::{self, Incoming, Payload};
 use super::gids::{Places, is_multicast};
-use super::{Carrier, Fate, Loss, Waiting, ip_bytes, judge_unknown, park, peers, stall, wake_stalled};
+use super::{
+    Carrier, Fate, Loss, Waiting, addresses_with, ip_bytes, judge_unknown, park, peers, stall, wake_stalled,
+};
 use crate::engine::World;
 use crate::local::{Held, finish_send, tell_drained};
 use crate::qp::QpKey;
@@ -207,8 +209,10 @@ fn find_way(carrier: &mut Carrier<'_>, outgoing: &Outgoing) -> Result<Way, NoWay
     let published = datagrams.gids.published();
     let places = Places::find(outgoing.source, published, outgoing.destination, &peer.gids);
     let port = places.ok_or(NoWay::Lost(Loss::TxUnpublishedGid))?.port();
-    let like = |own: IpAddr| peer.addresses.iter().copied().find(|peer| peer.is_ipv4() == own.is_ipv4());
-    let mut pairs = vnic.addresses.iter().filter_map(|(own, local)| Some((*own, *local, like(*own)?)));
+    let theirs = addresses_with(&peer.addresses, dest_qpn);
+    let like = |own: IpAddr| theirs.iter().copied().find(|peer| peer.is_ipv4() == own.is_ipv4());
+    let ours = addresses_with(&vnic.addresses, outgoing.src_qpn).iter();
+    let mut pairs = ours.filter_map(|(own, local)| Some((*own, *local, like(*own)?)));
     let (local_address, local, remote) = pairs.next().ok_or(NoWay::Lost(Loss::TxUnreachable))?;
     let there = carrier.edge.find(remote);
     Ok(Way { local, local_address, remote, there, dest_qpn, port })

@@ -73,7 +73,8 @@ impl Engine {
     pub(super) fn check_listen(&self, key: QpKey) -> Result<(), DriverError> {
         let Some(qp) = self.world.qps.get(key) else { return Ok(()) };
         let wire_qpn = qp.io.wire_qpn;
-        let addresses = self.world.vnics.get(qp.io.vnic).into_iter().flat_map(|v| &v.addresses);
+        let vnic = self.world.vnics.get(qp.io.vnic);
+        let addresses = vnic.into_iter().flat_map(|v| datagram::addresses_with(&v.addresses, wire_qpn));
         let other = |local| self.world.wire.get(&(local, wire_qpn)).is_some_and(|other| *other != key);
         match addresses.into_iter().find(|(_, local)| other(*local)) {
             Some((address, _)) => {
@@ -88,9 +89,10 @@ impl Engine {
     pub(super) fn listen(&mut self, key: QpKey) {
         let world = &mut self.world;
         let Some(qp) = world.qps.get_mut(key) else { return };
-        let (Some(datagram), Some(vnic)) = (&mut qp.datagram, world.vnics.get(qp.io.vnic)) else { return };
-        datagram.listening = vnic.addresses.iter().map(|(_, local)| *local).collect();
-        world.wire.extend(datagram.listening.iter().map(|local| ((*local, qp.io.wire_qpn), key)));
+        let (Some(receiver), Some(vnic)) = (&mut qp.datagram, world.vnics.get(qp.io.vnic)) else { return };
+        let addresses = datagram::addresses_with(&vnic.addresses, qp.io.wire_qpn);
+        receiver.listening = addresses.iter().map(|(_, local)| *local).collect();
+        world.wire.extend(receiver.listening.iter().map(|local| ((*local, qp.io.wire_qpn), key)));
     }
 
     /// A datagram queue pair receives no more, and what it has still to send is dropped.

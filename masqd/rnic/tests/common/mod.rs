@@ -170,7 +170,20 @@ pub const EPOCH: u64 = 0x77;
 
 impl Guest {
     pub fn attach(net: &mut Net, engine: usize, id: u32, vni: u32, address: &str, bytes: u64) -> Self {
-        let address: IpAddr = address.parse().unwrap();
+        Self::attach_at(net, engine, id, vni, &[address], bytes)
+    }
+
+    /// A guest with several underlay addresses; its connections use the first.
+    pub fn attach_at(
+        net: &mut Net,
+        engine: usize,
+        id: u32,
+        vni: u32,
+        addresses: &[&str],
+        bytes: u64,
+    ) -> Self {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+        let address = addresses[0];
         let id = VnicId(id);
         let fd = memfd_create("guest", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, bytes).unwrap();
@@ -178,8 +191,7 @@ impl Guest {
         let file = std::fs::File::from(fd.try_clone().unwrap());
         let memory = MmapRegion::from_file(FileOffset::new(file, 0), bytes as usize).unwrap();
         let vni = Vni::new(vni).unwrap();
-        net.execute(engine, Command::AttachVnic { vnic: id, vni, epoch: EPOCH, addresses: vec![address] })
-            .unwrap();
+        net.execute(engine, Command::AttachVnic { vnic: id, vni, epoch: EPOCH, addresses }).unwrap();
         let mut guest =
             Guest { engine, id, address, fd, memory, next: BASE, next_handle: 1, status: 0, doorbells: 0 };
         guest.set_memory(net);

@@ -64,8 +64,8 @@ pub struct End {
 }
 
 impl End {
-    fn new(net: &mut Net, engine: usize, id: u32, vni: u32, address: &str) -> Self {
-        let mut guest = Guest::attach(net, engine, id, vni, address, 4 << 20);
+    fn new(net: &mut Net, engine: usize, id: u32, vni: u32, addresses: &[&str]) -> Self {
+        let mut guest = Guest::attach_at(net, engine, id, vni, addresses, 4 << 20);
         let cq = guest.cq(net, 128);
         let mr = guest.mr(net, 1 << 20, all_access());
         let gids = [gid(&format!("fe80::{id}")), gid(&format!("10.0.0.{id}"))];
@@ -90,7 +90,11 @@ impl End {
 
     /// The vNIC's GSI in RTS.
     pub fn gsi(&mut self, net: &mut Net) -> TestQp {
-        let wire = WireQpn::from_wire(self.first_qpn());
+        self.gsi_with(net, WireQpn::from_wire(self.first_qpn()))
+    }
+
+    /// The vNIC's GSI in RTS, with this wire number.
+    pub fn gsi_with(&mut self, net: &mut Net, wire: WireQpn) -> TestQp {
         let mut qp = self.guest.qp_with(net, &self.cq, &self.cq, |init| {
             (init.qp_type, init.kernel) = (QpType::Gsi, true);
             (init.qpn, init.wire_qpn) = (Qpn::new(1).unwrap(), wire);
@@ -147,18 +151,26 @@ impl Ends {
     }
 
     pub fn with_networks(way: Way, vnis: [u32; 2]) -> Self {
-        Self::at(way, vnis, [&fresh_address(), &fresh_address()])
+        Self::at(way, vnis, [&[&fresh_address()], &[&fresh_address()]])
     }
 
     /// Two who know each other, both at ::1, if it exists.
     pub fn at_ipv6_loopback() -> Option<Self> {
         std::net::UdpSocket::bind(("::1", 0)).ok()?;
-        let mut ends = Self::at(Way::Local, [100, 100], ["::1", "::1"]);
+        let mut ends = Self::at(Way::Local, [100, 100], [&["::1"], &["::1"]]);
         ends.introduce();
         Some(ends)
     }
 
-    fn at(way: Way, vnis: [u32; 2], addresses: [&str; 2]) -> Self {
+    /// Two of one RNIC who do not know each other, and their underlay addresses: each has one alone, and then one that both have.
+    pub fn sharing_an_address() -> (Self, [Vec<IpAddr>; 2]) {
+        let [a, b, both] = [fresh_address(), fresh_address(), fresh_address()];
+        let ends = Self::at(Way::Local, [100, 100], [&[&a, &both], &[&b, &both]]);
+        let parsed = |own: &str| [own, &both].map(|address| address.parse().unwrap()).to_vec();
+        (ends, [parsed(&a), parsed(&b)])
+    }
+
+    fn at(way: Way, vnis: [u32; 2], addresses: [&[&str]; 2]) -> Self {
         let (engines, b_engine) = if way == Way::Local { (1, 0) } else { (2, 1) };
         let mut net = Net::new(&vec![RnicConfig::default(); engines]);
         let a = End::new(&mut net, 0, 1, vnis[0], addresses[0]);
@@ -223,16 +235,37 @@ impl Ends {
 
     /// A packet comes to an end from anywhere.
     pub fn inject(&mut self, end: usize, source: IpAddr, port: u16, packet: (PacketRepr, Vec<u8>)) {
-        self.deliver(end, source, port, packet, 0);
+        let local = self.end(end).guest.address;
+        self.deliver((end, local), source, port, packet, 0);
+    }
+
+    /// A packet comes to one of an end's other addresses.
+    pub fn inject_at(
+        &mut self,
+        end: usize,
+        local: IpAddr,
+        source: IpAddr,
+        port: u16,
+        packet: (PacketRepr, Vec<u8>),
+    ) {
+        self.deliver((end, local), source, port, packet, 0);
     }
 
     /// The same, with a bit of it flipped on the way.
     pub fn inject_spoilt(&mut self, end: usize, source: IpAddr, port: u16, packet: (PacketRepr, Vec<u8>)) {
-        self.deliver(end, source, port, packet, 1);
+        let local = self.end(end).guest.address;
+        self.deliver((end, local), source, port, packet, 1);
     }
 
-    fn deliver(&mut self, end: usize, source: IpAddr, port: u16, packet: (PacketRepr, Vec<u8>), flip: u8) {
-        let (engine, local) = (self.end(end).guest.engine, self.end(end).guest.address);
+    fn deliver(
+        &mut self,
+        (end, local): (usize, IpAddr),
+        source: IpAddr,
+        port: u16,
+        packet: (PacketRepr, Vec<u8>),
+        flip: u8,
+    ) {
+        let engine = self.end(end).guest.engine;
         let (repr, payload) = packet;
         let mut bytes = vec![0; MAX_HEADER_BYTES];
         let headers = repr.emit_headers(&mut bytes).unwrap();
