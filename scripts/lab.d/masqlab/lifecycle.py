@@ -172,7 +172,7 @@ def update():
                 if ".ko" in path or "/libibverbs/" in path:
                     # A rename, so that programs which have the old provider mapped keep it.
                     ssh.push(lab, name, source, f"/{path}")
-            status, text = ssh.output(lab, name, "modprobe -r vrdma; modprobe vrdma")
+            status, text = ssh.output(lab, name, "rmmod vrdma && modprobe vrdma")
             if status:
                 raise LabError(f"VM {name}: reloading vrdma failed: {text}")
 
