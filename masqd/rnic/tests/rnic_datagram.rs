@@ -497,13 +497,28 @@ fn receives_that_are_missing_or_too_short() {
         assert_eq!(t.losses(), [("ud_rx_no_receive", 1)]);
         t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 140)]);
         t.b.guest.post_recv(&mut t.b.qp, 2, &[sge(&t.b.mr, 0, 139)]);
-        t.b.guest.post_recv(&mut t.b.qp, 3, &[sge(&t.b.mr, 0, 139)]);
-        for _ in 0..2 {
-            t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, 100)]);
+        for len in [100, 100, 99] {
+            t.a.guest.post(&mut t.a.qp, &send, &[sge(&t.a.mr, 0, len)]);
             assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
         }
-        let seen = [(); 3].map(|()| wait(&mut t.net, &mut t.b.cq)).map(|c| (c.wr_id, c.status));
-        assert_eq!(seen, [(1, WC_SUCCESS), (2, WC_LOC_LEN_ERR), (3, WC_WR_FLUSH_ERR)], "{way:?}");
+        let seen = [(); 2].map(|()| wait(&mut t.net, &mut t.b.cq)).map(|c| (c.wr_id, c.status, c.byte_len));
+        assert_eq!(seen, [(1, WC_SUCCESS, 140), (2, WC_SUCCESS, 139)], "{way:?}");
+        assert_eq!(t.losses(), [("ud_rx_too_long", 1)]);
+    }
+}
+
+#[test]
+fn a_receive_that_cannot_be_written_ends_its_queue_pair() {
+    for way in WAYS {
+        let mut t = Ends::known(way);
+        let send = t.to_b(V4, 2);
+        let nowhere = ring_sge(t.b.mr.gpa, 139, !t.b.mr.key);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[nowhere]);
+        t.b.guest.post_recv(&mut t.b.qp, 2, &[sge(&t.b.mr, 0, 139)]);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        assert_eq!(wait(&mut t.net, &mut t.a.cq).status, WC_SUCCESS);
+        let seen = [(); 2].map(|()| wait(&mut t.net, &mut t.b.cq)).map(|c| (c.wr_id, c.status));
+        assert_eq!(seen, [(1, WC_LOC_PROT_ERR), (2, WC_WR_FLUSH_ERR)], "{way:?}");
         assert_eq!(t.b.guest.state(&mut t.net, &t.b.qp), QpState::Err);
         t.a.guest.post(&mut t.a.qp, &send, &[]);
         wait(&mut t.net, &mut t.a.cq);

@@ -202,7 +202,11 @@ fn receive(
     let total = GRH_BYTES + incoming.len;
     let placed = match room {
         Err(failure) => Err(failure),
-        Ok(room) if (total as u64) > room => Err(Failure::new(Status::LocLenErr, Cause::ReceiveTooShort)),
+        // The receive takes the next one.
+        Ok(room) if (total as u64) > room => {
+            world.losses.count(Loss::RxTooLong);
+            return Ok(());
+        }
         Ok(_) => match place(world, key, &grh, incoming.len, payload) {
             Ok(()) => Ok(()),
             Err(Side::Source(fault)) => return Err(fault),
@@ -219,7 +223,6 @@ fn receive(
         }
         Err(Failure { status, cause }) => {
             world.counters.resp_cqe_error += 1;
-            world.counters.resp_local_length_error += u64::from(status == Status::LocLenErr);
             complete(world, key, None, |c| Completion { status, cause, ..c });
             let now = world.now;
             world.with_env(key, |core, env| core.fail(now, env, None, "a receive failed"));

@@ -40,6 +40,8 @@ losses! {
     RxQkeyViolation = "ud_rx_qkey_violations",
     /// No receive was posted.
     RxNoReceive = "ud_rx_no_receive",
+    /// It does not fit the receive that it came to.
+    RxTooLong = "ud_rx_too_long",
 }
 
 /// How many datagrams were lost, by the reason.

@@ -22,9 +22,9 @@
 //! - A send that cannot be carried out (its memory, its length, its address) completes with an error and puts the send queue in error
 //!   (SQE, IBTA Vol 1 §10.3.1.5). One that the rules or the peer table stop is lost like any datagram, and counted ([`Loss`]).
 //! - Multicast is not supported: such a destination is a local QP operation error.
-//! - A receive that is too short for a datagram completes with a local length error, which puts its queue pair in error, as any failed
-//!   receive does (§10.3.1). The GSI's do not: it drops what has not the length of a management datagram (§13.4.2), since
-//!   anybody may send to it.
+//! - A datagram that does not fit its receive is dropped, and the receive takes the next one (a class D error, §9.9.3), as on an unreliable
+//!   connection: else whoever may send could end the queue pair. A receive whose own memory is wrong completes with an error, and puts its
+//!   queue pair in error (§10.3.1). The GSI drops what has not the length of a management datagram (§13.4.2).
 //! - The service level and the traffic class of a received datagram are 0, its hop limit is 64.
 
 mod arrival;
