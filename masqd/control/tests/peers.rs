@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use common::*;
 use masq_control::store::{Batch, Change};
@@ -11,7 +12,7 @@ use masq_driver::{DriverError, Peer, PeerName, Verdict};
 use masq_model::{Key, Kind, Object};
 use masq_policy::conntrack::Touched;
 use masq_types::{Gid, WireQpn};
-use vrdma_abi::control::{DelGid, OP_DEL_GID};
+use vrdma_abi::control::{DelGid, ModifyQp, OP_DEL_GID, OP_MODIFY_QP};
 
 const ALL: Verdict = Verdict { send: true, receive: true, cm: true };
 const NOTHING: Verdict = Verdict { send: false, receive: false, cm: false };
@@ -133,8 +134,32 @@ fn who_is_missed_is_looked_for_in_the_store_once() {
     for i in 0..300u32 {
         let name = from("10.77.9.9", 0x10_0000 + i);
         let asked = ask(&mut g, name);
-        assert_eq!(matches!(asked, Asked::Pending(_)), i < 256, "{i}");
+        assert_eq!(matches!(asked, Asked::Pending(_)), i < 128, "{i}");
     }
+    assert!(
+        matches!(ask(&mut g, at("192.168.0.77")), Asked::Pending(_)),
+        "nor does it keep the guest from asking"
+    );
+}
+
+/// Anybody on the underlay can forge sources that nobody has.
+#[test]
+fn forged_sources_do_not_keep_a_guest_s_own_misses_from_the_store() {
+    let mut g = Guest::ready("blue-1");
+    g.base();
+    g.qp_in_init(1);
+    let mut admitted = 0;
+    for i in 0..100 {
+        g.now += Duration::from_millis(200);
+        if let Asked::Pending(ticket) = ask(&mut g, from("10.77.9.9", 0x10_0000 + i)) {
+            admitted += 1;
+            resolve(&mut g, ticket);
+        }
+    }
+    assert!(admitted < 50, "{admitted}");
+    assert!(matches!(ask(&mut g, at("192.168.0.77")), Asked::Pending(_)));
+    let attr = g.rtr_attr(gid("192.168.0.78"), g.qpn_of("blue-2"));
+    g.send_pending(OP_MODIFY_QP, &ModifyQp { qp: 1, mask: RTR_MASK, attr });
 }
 
 #[test]

@@ -11,11 +11,14 @@ use masq_policy::rename::{Endpoints, Found, Unreachable, locate};
 use masq_policy::rules::Denied;
 use masq_types::Gid;
 
-use super::{MAX_WAITING, Session, Ticket};
+use super::{Session, Ticket};
+use crate::refresh::Backoff;
 use crate::{Directory, Env, Reason};
 
 /// Most peers that are kept up to date for one vNIC: as many as its RNIC remembers.
 const MAX_PEERS: usize = 16_384;
+/// Most questions of the RNIC that wait for the store, of each kind: about whom the guest sends to, and about who sends to it.
+const MAX_ASKING: usize = 128;
 
 /// What becomes of a question of the RNIC about a peer.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub(super) struct Peers {
     last: u64,
     /// Questions that wait for the store to be read again.
     asking: HashMap<Ticket, PeerName>,
+    /// Judges the misses about who sends, apart from those that are the guest's doing: sources can be forged.
+    strangers: Backoff,
     /// The vNIC's addresses as its endpoint record has them.
     published: Vec<Gid>,
     /// What the RNIC was told last of the vNIC's own addresses: table and published ones.
@@ -80,8 +85,8 @@ impl Session {
         match self.look_up(env.directory, name) {
             Err(reason)
                 if reason.is_miss()
-                    && self.misses.admits(env.now)
-                    && self.peers.asking.len() < MAX_WAITING =>
+                    && self.misses_about(name).admits(env.now)
+                    && self.peers.asking_like(name) < MAX_ASKING =>
             {
                 let ticket = self.next_ticket();
                 self.peers.asking.insert(ticket, name);
@@ -101,13 +106,20 @@ impl Session {
         let name = self.peers.asking.remove(&ticket)?;
         let found = self.look_up(env.directory, name).cloned();
         let missed = found.as_ref().is_err_and(Reason::is_miss);
-        self.misses.read(env.now, !missed);
+        self.misses_about(name).read(env.now, !missed);
         Some(self.tell_peer(env, name, found))
     }
 
     /// How many peers the RNIC was told of.
     pub fn peer_count(&self) -> usize {
         self.peers.given.len()
+    }
+
+    fn misses_about(&mut self, name: PeerName) -> &mut Backoff {
+        match name {
+            PeerName::Gid(_) => &mut self.misses,
+            PeerName::Source(..) => &mut self.peers.strangers,
+        }
     }
 
     /// Who it is in the vNIC's network.
@@ -310,6 +322,12 @@ impl Session {
 }
 
 impl Peers {
+    /// How many questions of the same kind wait.
+    fn asking_like(&self, name: PeerName) -> usize {
+        let kind = std::mem::discriminant(&name);
+        self.asking.values().filter(|other| std::mem::discriminant(*other) == kind).count()
+    }
+
     /// The RNIC's name for a vNIC: the one that it has, or a new one, which is larger than all before it.
     fn id_of(&mut self, vnic: &str) -> PeerId {
         if let Some(id) = self.ids.get(vnic) {
