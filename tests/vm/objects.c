@@ -510,10 +510,13 @@ static void resizing(void)
 	struct ibv_sge sge = piece(0, 64);
 	struct ibv_send_wr write = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1 };
 	uint64_t sent = 0, polled = 0;
+	struct ibv_qp_init_attr deep = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1, .cap = { 128, 1, 1, 1, 0 } };
 
 	CHECK(mine);
 	cq = mine;
-	a = create(IBV_QPT_RC, NULL);
+	deep.send_cq = deep.recv_cq = mine;
+	a = ibv_create_qp(pd, &deep);
+	CHECK(a);
 	b = create(IBV_QPT_RC, NULL);
 	connect_to(a, b->qp_num);
 	connect_to(b, a->qp_num);
@@ -521,7 +524,7 @@ static void resizing(void)
 	write.wr.rdma.rkey = mr->rkey;
 
 	/* Over several passes, so that each phase is met, with completions waiting. */
-	static const int sizes[] = { 16, 4, 1024, 8, 256, 4, 4, 64 };
+	static const int sizes[] = { 256, 64, 1024, 128, 512, 64, 4, 256 };
 	for (unsigned i = 0; i < 4 * sizeof(sizes) / sizeof(*sizes); i++) {
 		for (int n = 0; n < 3; n++, sent++) {
 			write.wr_id = sent;
@@ -538,8 +541,8 @@ static void resizing(void)
 		CHECK(!ibv_poll_cq(mine, 1, &(struct ibv_wc){}));
 	}
 
-	/* Six wait, and stay. */
-	for (int n = 0; n < 6; n++, sent++) {
+	/* More than the smallest queue holds wait, and stay. */
+	for (int n = 0; n < 70; n++, sent++) {
 		write.wr_id = sent;
 		REFUSED(post(a, write), 0);
 	}

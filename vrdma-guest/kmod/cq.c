@@ -8,6 +8,12 @@
 
 #include "kverbs.h"
 
+/*
+ * What one page holds beside the ring's header. Smaller queues would cost as much, and overrun in programs
+ * that count on more than they have asked for, as other devices give it.
+ */
+#define VRDMA_CQ_ENTRIES_MIN (PAGE_SIZE / VRDMA_CQE_BYTES / 2)
+
 /* Returns the number of entries of a queue that holds @cqe, or an error. */
 static int vrdma_cq_entries(const struct vrdma_config *cfg, u32 cqe)
 {
@@ -15,7 +21,8 @@ static int vrdma_cq_entries(const struct vrdma_config *cfg, u32 cqe)
 
 	if (!cqe || cqe > max || roundup_pow_of_two(cqe) > max)
 		return -EINVAL;
-	return roundup_pow_of_two(cqe);
+	return max_t(u32, roundup_pow_of_two(cqe),
+		     min_t(u32, VRDMA_CQ_ENTRIES_MIN, rounddown_pow_of_two(max)));
 }
 
 /*
