@@ -83,8 +83,9 @@ fn same_addresses_gsi(world: &mut World) {
 /// At an address of one's own network only the queue pairs of who has it can be reached.
 fn foreign_numbers(world: &mut World) {
     for (to, other) in [("blue-2", "blue-3"), ("blue-3", "blue-2")] {
-        let sides = ["blue-1", to, other, &to.replace("blue", "red"), &other.replace("blue", "red")]
-            .map(|vnic| Side::open(world, vnic));
+        // Those on the peer's host are at the same underlay address.
+        let names = ["blue-1", to, other, "blue-4", "blue-5", "red-2", "red-3", "red-4", "red-5"];
+        let sides = names.map(|vnic| Side::open(world, vnic));
         let ends = sides.each_ref().map(|side| DatagramEnd::open(side, 8));
         let [me, peer, others @ ..] = &ends;
         works(me, peer);
@@ -123,6 +124,15 @@ fn denied(world: &mut World) {
         }
         ends.iter().chain(&gsis).for_each(nothing_arrives);
         assert!(world.cluster.counter(host, "ud_tx_denied") >= before + 6, "each of them was counted");
+        // Nor does the receiver's host take what a sender's has let through.
+        if host != world.host(to) {
+            let neighbour = Forger::new(&world.cluster, host, Cluster::underlay(host)).unwrap();
+            let before = world.cluster.counter(world.host(to), "ud_rx_denied");
+            let forged = packet(wire(&ends[1]), wire(&ends[0]), ends[1].qkey);
+            neighbour.send(Cluster::underlay(world.host(to)), forged, &[0xee; MAD]).unwrap();
+            nothing_arrives(&ends[1]);
+            assert_eq!(world.cluster.counter(world.host(to), "ud_rx_denied") - before, 1, "it was counted");
+        }
         // To oneself is no matter of rules.
         for end in ends.iter().chain(&gsis) {
             end.send(&end.name(), &[2; MAD]);

@@ -37,7 +37,8 @@ fn refused_bindings(p: &Pair) {
     let good = region(p);
     let no_windows = p.b.buffer(LEN);
     let read_only = p.b.pd.buffer_with(LEN, ACCESS_REMOTE_READ | ACCESS_MW_BIND).unwrap();
-    let other_domain = p.b.ctx.alloc_pd().unwrap().buffer_with(LEN, ACCESS_ALL | ACCESS_MW_BIND).unwrap();
+    let domain = p.b.ctx.alloc_pd().unwrap();
+    let other_domain = domain.buffer_with(LEN, ACCESS_ALL | ACCESS_MW_BIND).unwrap();
     let gone = region(p);
     gone.destroy().unwrap();
     let spoil = |request: SendRequest, change: fn(&mut BindSegment)| {
@@ -62,8 +63,10 @@ fn refused_bindings(p: &Pair) {
         not_bound(p, "before the region", spoil(to(&mw, &good), |s| s.addr -= 1));
         not_bound(p, "no window's key", SendRequest { rkey: mw.rkey ^ 0x100, ..to(&mw, &good) });
         not_bound(p, "a region's key", SendRequest { rkey: good.rkey ^ 1, ..to(&mw, &good) });
-        let foreign = p.b.ctx.alloc_pd().unwrap().alloc_mw(mw_type).unwrap();
+        let foreign = domain.alloc_mw(mw_type).unwrap();
         not_bound(p, "a window of another domain", to(&foreign, &good));
+        let there = wr::bind(1, foreign.rkey, &other_domain, 0, 64, BOTH);
+        not_bound(p, "a window and a region of another domain", there);
         // It is none the worse for it.
         let c = p.connect();
         bind(&c.b, mw.rkey, &good, 0, 64, BOTH);

@@ -148,6 +148,15 @@ struct Flood<'s> {
     received: &'s [AtomicU64],
 }
 
+/// Ends the threads that look at these, however the test ends.
+struct StopOnDrop<'a>([&'a AtomicBool; 2]);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|stop| stop.store(true, Ordering::Relaxed));
+    }
+}
+
 /// How many receives a receiver has posted at any time.
 const DEPTH: u64 = 64;
 
@@ -188,6 +197,7 @@ fn revoked_by(world: &World, kernels: bool, revoke: impl FnOnce(&Tenant), restor
     let (stop_sender, stop_receivers) = (AtomicBool::new(false), AtomicBool::new(false));
     let received = [AtomicU64::new(0), AtomicU64::new(0)];
     std::thread::scope(|s| {
+        let _stop = StopOnDrop([&stop_sender, &stop_receivers]);
         let sender = s.spawn(|| send_all(&from, &names, &stop_sender));
         let stop = &stop_receivers;
         let receive = |(end, count)| s.spawn(move || receive_all(end, count, stop));
