@@ -76,6 +76,22 @@ fn a_fence_waits_for_reads() {
     assert_eq!(done(&pair).iter().map(|d| d.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
+/// A message that is lost is read from memory once more, by a key that must still be there.
+#[test]
+fn a_fence_waits_until_messages_are_acknowledged() {
+    let mut pair = Pair::with_memory(&Setup::default());
+    pair.deaf[0] = true;
+    pair.post_send(0, send(SendOp::Write, 1, 1000));
+    pair.post_send(0, SendWork { fence: true, ..invalidate(2) });
+    pair.pump();
+    pair.run_for(Duration::from_micros(500));
+    assert_eq!(changes(&pair), 0);
+    pair.deaf[0] = false;
+    pair.run();
+    assert!(pair.ends[0].qp.counters().retransmitted_pkts > 0);
+    assert_eq!((changes(&pair), done(&pair).len()), (1, 2));
+}
+
 #[test]
 fn one_that_fails_fails_in_its_turn() {
     let mut pair = Pair::with_memory(&Setup::default());

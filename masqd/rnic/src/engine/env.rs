@@ -83,6 +83,7 @@ impl QpEnv<'_> {
             self.io.lost_completion = true;
         }
     }
+
     /// Takes a receive from where this queue pair's come from.
     fn take_recv(&mut self, work: &mut RecvWork) -> bool {
         match &mut self.io.receives {

@@ -131,6 +131,11 @@ impl Inflight {
         self.requests.get(self.cursor).map(|r| (r, self.next.since(r.first)))
     }
 
+    /// Whether all requests before the one to send from are done.
+    pub(super) fn current_is_first(&self) -> bool {
+        self.cursor == 0
+    }
+
     pub(super) fn current_mut(&mut self) -> Option<&mut Request> {
         self.requests.get_mut(self.cursor)
     }

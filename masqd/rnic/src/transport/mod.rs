@@ -24,7 +24,7 @@
 //! - Access that the queue pair does not allow at all is an invalid request, as an unsupported function is; access that
 //!   a region does not allow is a remote access error.
 //! - Requests that change keys and send nothing are carried out when all before them have been sent, not when those are acknowledged; a fence
-//!   makes them wait for READs and atomics. What comes behind them is looked at only then, since it may use the key.
+//!   makes them wait for that, too. What comes behind them is looked at only then, since it may use the key.
 //! - Of an unreliable connection, what the responder cannot carry out is dropped in silence, and with it the rest of its message; the receive that
 //!   it had begun to fill takes the next message.
 //! - A READ response at the wrong place is taken for a sign of loss, one of the wrong length for a bad response.

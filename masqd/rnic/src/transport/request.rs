@@ -201,10 +201,9 @@ impl Request {
             (SendOp::CmpSwap, _) => {
                 (Opcode::RC_CMP_SWAP, Extension::Atomic(atomic(work.swap, work.compare_add)))
             }
-            // What is local is never cut into packets.
-            (SendOp::FetchAdd | SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr, _) => {
-                (Opcode::RC_FETCH_ADD, Extension::Atomic(atomic(work.compare_add, 0)))
-            }
+            (SendOp::FetchAdd, _) => (Opcode::RC_FETCH_ADD, Extension::Atomic(atomic(work.compare_add, 0))),
+            // What is local is never cut into packets. If it were, this would do no harm.
+            (SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr, _) => (Opcode::RC_SEND_MIDDLE, plain),
         };
         let psn = self.first.plus(piece.index);
         let mut repr = PacketRepr::new(opcode.over(transport), remote, psn, ext);

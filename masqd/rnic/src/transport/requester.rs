@@ -128,10 +128,11 @@ impl Requester {
         true
     }
 
-    /// Whether the request whose turn it is sends nothing and can be carried out.
+    /// Whether the request whose turn it is sends nothing and can be carried out. With a fence all before it must be done: what is lost on its way
+    /// is read from memory again, by the key that this may end.
     fn is_to_carry_out(&self) -> bool {
         let current = self.inflight.current().map(|(r, _)| r).filter(|r| r.is_to_be_carried_out());
-        current.is_some_and(|r| !r.work.fence || self.fetches == 0)
+        current.is_some_and(|r| !r.work.fence || self.inflight.current_is_first())
     }
 
     fn carry_out<E: Env>(
