@@ -117,7 +117,9 @@ impl Realiser {
     fn plan(&self, snapshot: &Snapshot, shared: &Host, leaving: &BTreeSet<String>, start: u32) -> Plan {
         let (mut draft, _) = Directory::from_snapshot(snapshot);
         let mut plan = Plan::default();
-        let vnics: Vec<String> = draft.vnics_of_host(&self.host).map(|v| v.name.clone()).collect();
+        let mut vnics: Vec<String> = draft.vnics_of_host(&self.host).map(|v| v.name.clone()).collect();
+        // The store may have lost records, whose blocks are nobody else's while peers go on by them: they come first.
+        vnics.sort_by_key(|vnic| shared.published.of(vnic).is_none());
         for vnic in vnics {
             let endpoint = match self.wish(&draft, shared, &vnic, start) {
                 Ok(endpoint) => endpoint,
@@ -189,4 +191,69 @@ impl Plan {
 fn put(endpoint: Endpoint) -> Change {
     let object = Object::Endpoint(endpoint);
     Change::Put { key: object.key().to_string(), value: object.to_json() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use masq_control::store::Entry;
+    use masq_driver::{Command, DriverError, Reply, RnicDriver};
+    use masq_model::DesiredState;
+
+    use super::*;
+    use crate::host::{Refresher, Watchdog};
+    use crate::router::Router;
+
+    struct NoRnic;
+
+    impl RnicDriver for NoRnic {
+        fn execute(&self, _: Command) -> Result<Reply, DriverError> {
+            Err(DriverError::Stopped)
+        }
+    }
+
+    fn snapshot(vnics: &[&str]) -> Snapshot {
+        let mut text = String::from(
+            "[[host]]\nname = \"h1\"\nunderlay = [\"10.77.0.1\"]\n[[vpc]]\nname = \"blue\"\nvni = 100\n",
+        );
+        for (i, name) in vnics.iter().enumerate() {
+            text += &format!(
+                "[[vnic]]\nname = \"{name}\"\nvpc = \"blue\"\nhost = \"h1\"\nmac = \"52:54:00:64:00:0{i}\"\naddresses = [\"192.168.0.1{i}\"]\n"
+            );
+        }
+        let desired = DesiredState::from_toml(&text).unwrap();
+        let entry = |o: &Object| Entry { key: o.key().to_string(), value: o.to_json(), revision: 1 };
+        Snapshot { entries: desired.objects().values().map(entry).collect(), revision: 1 }
+    }
+
+    fn planned(plan: &Plan) -> Vec<Endpoint> {
+        let endpoint = |change: &Change| match change {
+            Change::Put { key, value } => {
+                let object = Object::from_entry(&key.parse().unwrap(), value).unwrap();
+                object.as_endpoint().unwrap().clone()
+            }
+            Change::Delete { key } => panic!("{key} is withdrawn"),
+        };
+        plan.changes.iter().map(endpoint).collect()
+    }
+
+    /// Peers go on with what they know while the store has lost a host's records, with its lease.
+    #[test]
+    fn a_new_vnic_gets_no_block_of_one_whose_record_is_lost() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (refresher, _misses) = Refresher::new();
+        let watchdog = Watchdog::new(runtime.handle().clone());
+        let host = Host::new("h1".into(), Arc::new(NoRnic), Arc::new(Router::default()), refresher, watchdog);
+        let realiser = Realiser::new("h1", 1);
+        let leaving = BTreeSet::new();
+        let first = realiser.plan(&snapshot(&["old"]), &host, &leaving, 0x10_0000);
+        first.changes.iter().for_each(|change| note(&host, change));
+        let old = planned(&first).remove(0);
+        // The random number is the same, and the new one's name comes first.
+        let second = planned(&realiser.plan(&snapshot(&["old", "new"]), &host, &leaving, 0x10_0000));
+        assert_eq!(second.len(), 2);
+        assert!(second.contains(&old), "it is published again as it was: {second:?}");
+        assert!(second.iter().all(|e| e.vnic == "old" || e.qpn_blocks != old.qpn_blocks), "{second:?}");
+    }
 }
