@@ -383,15 +383,16 @@ fn describe(id: PeerId, e: &Endpoint) -> Peer {
 
 /// What holds for most pairs; of what is equally frequent, what comes first.
 fn most_frequent(pairs: &[PairVerdict]) -> Verdict {
-    let count = |verdict| pairs.iter().filter(|other| other.verdict == verdict).count();
-    let mut best = (0, Verdict::default());
+    // There are eight verdicts at most, but a thousand pairs of two vNICs that have all the addresses they can.
+    let mut counts: Vec<(Verdict, usize)> = Vec::new();
     for pair in pairs {
-        let n = count(pair.verdict);
-        if n > best.0 {
-            best = (n, pair.verdict);
+        match counts.iter_mut().find(|(verdict, _)| *verdict == pair.verdict) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((pair.verdict, 1)),
         }
     }
-    best.1
+    // Of equals, `max_by_key` takes the last.
+    counts.iter().rev().max_by_key(|(_, n)| *n).map_or(Verdict::default(), |(verdict, _)| *verdict)
 }
 
 /// Whether something that `old` allowed is not allowed by `new`.
