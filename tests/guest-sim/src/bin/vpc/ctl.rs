@@ -60,7 +60,14 @@ pub fn host_status(world: &World, host: u8) -> Status {
 /// `masqctl explain`; the exit status says the same as the answer.
 #[track_caller]
 pub fn explain(world: &World, host: u8, from: &str, to: &str) -> Explanation {
-    let (code, explanation) = ask::<Explanation>(world, host, &["explain", from, to]);
+    explain_of(world, host, from, to, "rc")
+}
+
+/// The same about another transport service, or about `cm`.
+#[track_caller]
+pub fn explain_of(world: &World, host: u8, from: &str, to: &str, transport: &str) -> Explanation {
+    let words = ["explain", from, to, "--transport", transport];
+    let (code, explanation) = ask::<Explanation>(world, host, &words);
     assert_eq!(code, if explanation.allowed { 0 } else { 5 }, "{from} to {to}: {explanation:?}");
     explanation
 }

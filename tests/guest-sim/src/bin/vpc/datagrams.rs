@@ -11,10 +11,10 @@ use vrdma_abi::ring::SEND_OP_SEND;
 use vrdma_abi::ring::WC_SUCCESS;
 
 use crate::Test;
-use crate::ctl::change;
+use crate::ctl::{change, explain_of};
 use crate::link::{PATIENCE, wait_until};
 use crate::revocation::rule;
-use crate::tenant::{NAME, Tenant, address};
+use crate::tenant::{NAME, Tenant, address, vnic};
 
 pub const TESTS: &[Test] = &[
     ("what_rules_allow_of_datagrams", table),
@@ -135,6 +135,18 @@ fn table(world: &World) {
                 number += 1;
                 let got = self::passes(from, to, number);
                 assert_eq!(got, passes, "{what}: pair {k}, to or from guest {}", peer + 1);
+            }
+            let (first, other) = (vnic(1), vnic(peer as u8 + 1));
+            for (from, to, transport, passes) in [
+                (&first, &other, "ud", there),
+                (&other, &first, "ud", back),
+                (&first, &other, "cm", management),
+                (&other, &first, "cm", management),
+            ] {
+                for host in [1, 2] {
+                    let e = explain_of(world, host, from, to, transport);
+                    assert_eq!(e.allowed, passes, "{what}: {transport} {from} to {to}, host {host}: {e:?}");
+                }
             }
         }
     }
