@@ -788,3 +788,30 @@ fn the_bytes_on_the_wire() {
     let flow = masq_wire::IcrcFlow::new(source.ip(), local, source.port()).unwrap();
     assert_eq!(flow.check(&bytes[..len], 0), masq_wire::IcrcVerdict::Exact);
 }
+
+/// Who sends each datagram by another source port has fewer turns: each is a socket that is opened, and another one closed.
+#[test]
+fn new_ports_count_in_the_share() {
+    let mut t = Ends::known(Way::Remote);
+    let own: Vec<_> = (1..=16).map(|i| gid(&format!("10.1.0.{i}"))).collect();
+    let theirs: Vec<_> = (1..=32).map(|i| gid(&format!("10.2.0.{i}"))).collect();
+    t.execute(A, |vnic| Command::SetGids { vnic, table: own.clone(), published: own.clone() });
+    t.set_peer(A, Peer { gids: theirs.clone(), ..t.b.peer() });
+    let mut sent_in_a_turn = |spread: usize| {
+        for n in 0..32 {
+            let place = n * spread;
+            let send = datagram((place % 16) as u8, theirs[place / 16], t.b.qp.wire.get(), 1);
+            t.a.guest.post(&mut t.a.qp, &send, &[]);
+        }
+        let now = masq_rnic::transport::Time::from_nanos(t.net.now);
+        t.net.engines[0].turn(now);
+        let sent = std::iter::from_fn(|| t.a.cq.ring.poll()).count();
+        t.net.run(1);
+        let rest = std::iter::from_fn(|| t.a.cq.ring.poll()).last();
+        t.a.qp.sq.complete(rest.map_or(0, |c| c.consumer));
+        t.a.cq.ring.publish();
+        sent
+    };
+    assert_eq!(sent_in_a_turn(0), 32);
+    assert!(sent_in_a_turn(5) <= 4);
+}

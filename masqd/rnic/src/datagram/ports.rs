@@ -19,12 +19,21 @@ struct Open {
     used: u16,
 }
 
+/// A source port that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// What to send from.
+    pub number: u16,
+    /// It was opened just now.
+    pub is_new: bool,
+}
+
 impl Ports {
-    /// Opens a source port, in place of the oldest if there are too many. Returns what to send from; `None` when what waits
-    /// to be sent must be gone first, which may be about to leave by the oldest.
-    pub fn open(&mut self, edge: &mut Edge, tx: &mut TxBatch, local: LocalId, wanted: u16) -> Option<u16> {
+    /// Opens a source port, in place of the oldest if there are too many. `None` when what waits to be sent must be gone first,
+    /// which may be about to leave by the oldest.
+    pub fn open(&mut self, edge: &mut Edge, tx: &mut TxBatch, local: LocalId, wanted: u16) -> Option<Port> {
         if let Some(open) = self.0.iter().find(|o| o.wanted == wanted && o.local == local) {
-            return Some(open.used);
+            return Some(Port { number: open.used, is_new: false });
         }
         if self.0.len() >= MAX_PORTS {
             if !edge.flush(tx) {
@@ -34,7 +43,7 @@ impl Ports {
         }
         let used = edge.open_port(local, wanted);
         self.0.push_back(Open { local, wanted, used });
-        Some(used)
+        Some(Port { number: used, is_new: true })
     }
 
     /// Closes all.
@@ -64,8 +73,10 @@ mod tests {
         let is_free = |port| std::net::UdpSocket::bind((address, port)).is_ok();
         let count = MAX_PORTS as u16;
         for port in 0xc000..0xc000 + count {
-            assert_eq!(ports.open(&mut edge, &mut tx, local, port), Some(port));
-            assert_eq!(ports.open(&mut edge, &mut tx, local, port), Some(port));
+            for is_new in [true, false] {
+                let opened = ports.open(&mut edge, &mut tx, local, port);
+                assert_eq!(opened, Some(Port { number: port, is_new }));
+            }
         }
         assert!(!is_free(0xc000));
         ports.open(&mut edge, &mut tx, local, 0xc000 + count);

@@ -9,6 +9,7 @@ use vrdma_abi::ring::QKEY_OF_QP;
 
 use super::arrival::{self, Incoming, Payload};
 use super::gids::{Places, is_multicast};
+use super::ports::Port;
 use super::{
     Carrier, Fate, Loss, Waiting, addresses_with, ip_bytes, judge_unknown, park, peers, stall, wake_stalled,
 };
@@ -26,7 +27,7 @@ pub enum Step {
     Held(Held),
     /// It must wait until the sockets take more.
     Full,
-    /// It is done: so many bytes have left, none when it was lost.
+    /// It is done: so many bytes have left, none when it was lost. What it took besides counts as bytes.
     Done(usize),
 }
 
@@ -67,6 +68,17 @@ struct Way {
     port: u16,
 }
 
+/// How far a datagram has come.
+enum Carried {
+    /// The sockets must take what waits first.
+    Full,
+    /// It has left. What that took besides counts as so many bytes in its vNIC's share.
+    Done { cost_bytes: usize },
+}
+
+/// What it counts to open a source port: a new socket takes as long as a copy of about so many bytes.
+const OPENING_COST_BYTES: usize = 128 << 10;
+
 /// Why there is no way.
 enum NoWay {
     /// Who has the destination address is not known.
@@ -100,11 +112,11 @@ pub fn step(carrier: &mut Carrier<'_>, key: QpKey, room: bool) -> Step {
         return Step::Held(Held { payer: outgoing.vnic, short });
     }
     match carry(carrier, &outgoing, &way, Payload::Held(key)) {
-        Ok(true) => {
+        Ok(Carried::Done { cost_bytes }) => {
             succeed(carrier.world, key);
-            Step::Done(bytes as usize)
+            Step::Done(bytes as usize + cost_bytes)
         }
-        Ok(false) => Step::Full,
+        Ok(Carried::Full) => Step::Full,
         Err(fault) => fail(carrier.world, key, Failure::local_protection(fault)),
     }
 }
@@ -113,8 +125,8 @@ pub fn step(carrier: &mut Carrier<'_>, key: QpKey, room: bool) -> Step {
 pub(super) fn send_parked(carrier: &mut Carrier<'_>, outgoing: &Outgoing, payload: &[u8]) {
     let loss = match find_way(carrier, outgoing) {
         Ok(way) => match carry(carrier, outgoing, &way, Payload::Bytes(payload)) {
-            Ok(true) => return,
-            Ok(false) | Err(_) => Loss::TxUnreachable,
+            Ok(Carried::Done { .. }) => return,
+            Ok(Carried::Full) | Err(_) => Loss::TxUnreachable,
         },
         Err(NoWay::Unknown) => Loss::TxUnknownPeer,
         Err(NoWay::Lost(loss)) => loss,
@@ -218,20 +230,24 @@ fn find_way(carrier: &mut Carrier<'_>, outgoing: &Outgoing) -> Result<Way, NoWay
     Ok(Way { local, local_address, remote, there, dest_qpn, port })
 }
 
-/// Carries a datagram to its peer; `false` when the sockets must take what waits first. Fails when its payload is out of reach.
+/// Carries a datagram to its peer. Fails when its payload is out of reach.
 fn carry(
     carrier: &mut Carrier<'_>,
     outgoing: &Outgoing,
     way: &Way,
     payload: Payload<'_>,
-) -> Result<bool, MemoryFault> {
-    match way.there {
-        Some(there) => carry_local(carrier.world, outgoing, way, there, payload)?,
-        None if !transmit(carrier, outgoing, way, payload)? => return Ok(false),
-        None => {}
+) -> Result<Carried, MemoryFault> {
+    let carried = match way.there {
+        Some(there) => {
+            carry_local(carrier.world, outgoing, way, there, payload)?;
+            Carried::Done { cost_bytes: 0 }
+        }
+        None => transmit(carrier, outgoing, way, payload)?,
+    };
+    if matches!(carried, Carried::Done { .. }) {
+        account(carrier.world, outgoing, outgoing.ip_bytes(way));
     }
-    account(carrier.world, outgoing, outgoing.ip_bytes(way));
-    Ok(true)
+    Ok(carried)
 }
 
 /// To a queue pair of this RNIC.
@@ -269,14 +285,19 @@ fn transmit(
     outgoing: &Outgoing,
     way: &Way,
     payload: Payload<'_>,
-) -> Result<bool, MemoryFault> {
+) -> Result<Carried, MemoryFault> {
     let Carrier { world, edge, tx } = carrier;
-    let Some(vnic) = world.vnics.get_mut(outgoing.vnic) else { return Ok(true) };
+    let Some(vnic) = world.vnics.get_mut(outgoing.vnic) else {
+        return Ok(Carried::Done { cost_bytes: 0 });
+    };
     let dscp = vnic.shaping.dscp;
-    let Some(port) = vnic.datagrams.ports.open(edge, tx, way.local, way.port) else { return Ok(false) };
+    let Some(Port { number, is_new }) = vnic.datagrams.ports.open(edge, tx, way.local, way.port) else {
+        return Ok(Carried::Full);
+    };
+    let done = Carried::Done { cost_bytes: if is_new { OPENING_COST_BYTES } else { 0 } };
     let class = vnic.shaping.datagram_class(outgoing.traffic_class);
-    let Some(route) = edge.route(way.local, way.remote, port, class, UNDERLAY_HOP_LIMIT) else {
-        return Ok(true);
+    let Some(route) = edge.route(way.local, way.remote, number, class, UNDERLAY_HOP_LIMIT) else {
+        return Ok(done);
     };
 
     let mut repr = outgoing.headers(way.dest_qpn);
@@ -287,7 +308,7 @@ fn transmit(
     let gathered = payload.append_to(world, outgoing.len, buffer);
     if gathered.is_err() {
         buffer.truncate(start);
-        return gathered.map(|()| true);
+        return gathered.map(|()| done);
     }
     if let Some(datagram) = world.qps.get_mut(outgoing.from).and_then(|q| q.datagram.as_mut()) {
         repr.bth.psn = datagram.take_psn();
@@ -298,7 +319,7 @@ fn transmit(
     buffer.extend_from_slice(&[0; ICRC_BYTES]);
     let bytes = buffer.len() - start;
     tx.add_one(edge, &route, dscp, bytes);
-    Ok(true)
+    Ok(done)
 }
 
 /// The peer of the held request's destination is not known: a copy of it waits, or itself if there is no room.
