@@ -114,7 +114,7 @@ pub struct Own<'a> {
     pub start: u32,
 }
 
-/// The endpoint record that the host of `vnic` shall publish. Blocks of an earlier record of the same host are kept.
+/// The endpoint record that the host of `vnic` shall publish. Blocks of an earlier record of the same host and network are kept.
 /// Equal to the record that exists if nothing is to be done.
 pub fn plan_endpoint(directory: &Directory, vnic: &str, own: Own<'_>) -> Result<Endpoint, PlanError> {
     let v = directory.vnic(vnic).ok_or_else(|| PlanError::NoVnic(vnic.into()))?;
@@ -132,13 +132,17 @@ pub fn plan_endpoint(directory: &Directory, vnic: &str, own: Own<'_>) -> Result<
         .collect();
     let keep = old.filter(|e| {
         e.host == host.name
+            && e.vni == vpc.vni
             && !e.qpn_blocks.is_empty()
             && !e.qpn_blocks.iter().any(|b| others.iter().any(|o| overlap(*b, *o)))
     });
     let (qpn_blocks, generation) = match keep {
         Some(e) => (e.qpn_blocks.clone(), e.generation),
         None => {
-            let block = allocate_block(&others, QPNS_PER_VNIC, own.start)
+            // Rather not the one that it had either: packets for its old self may still be under way.
+            let used = [&others[..], old.map_or(&[], |e| &e.qpn_blocks)].concat();
+            let block = allocate_block(&used, QPNS_PER_VNIC, own.start)
+                .or_else(|| allocate_block(&others, QPNS_PER_VNIC, own.start))
                 .ok_or_else(|| PlanError::NoQpns(host.name.clone()))?;
             (vec![block], old.map_or(1, |e| e.generation + 1))
         }

@@ -279,6 +279,20 @@ fn blocks_of_one_host_never_meet() {
     assert_eq!(planned.generation, 2);
 }
 
+/// A vNIC of the same name in another network is somebody else.
+#[test]
+fn blocks_do_not_pass_from_one_network_to_another() {
+    let mut d = directory(WORLD);
+    let blue = d.endpoint("blue-1").unwrap().clone();
+    let mut vnic = d.vnic("blue-1").unwrap().clone();
+    (vnic.vpc, vnic.mac) = ("red".into(), "52:54:00:64:00:77".parse().unwrap());
+    d.apply(&batch(2, vec![put("masq/v1/vnic/blue-1", Object::Vnic(vnic).to_json())]));
+    let last = Own { last: Some(&blue), start: blue.qpn_blocks[0].first, ..Own::default() };
+    let red = plan_endpoint(&d, "blue-1", last).unwrap();
+    assert_eq!((red.vni, red.generation), (vni(200), 2));
+    assert_ne!(red.qpn_blocks, blue.qpn_blocks);
+}
+
 #[test]
 fn the_gsi_has_the_first_qpn_of_the_block_or_the_well_known_one_of_an_address_of_its_own() {
     let mut d = directory(WORLD);
