@@ -19,9 +19,10 @@ PROGRAMS = {
     "rdma_xserver and rdma_xclient": [
         ("rdma_xserver -c r", "rdma_xclient -c r -s {server}", 7471), ("rdma_xserver -c x", "rdma_xclient -c x -s {server}", 7471),
     ],
+    # Not with -T a: there the client takes the end of a server that is done for a failure, if it comes before the last bytes are read.
     "rstream": [
         ("rstream -b {server} -I 5 -C 20 -S all -T v", "rstream -s {server} -I 5 -C 20 -S all -T v", 7471),
-        ("rstream -b {server} -I 5 -C 20 -S 65536 -T a -T v", "rstream -s {server} -I 5 -C 20 -S 65536 -T a -T v", 7471),
+        ("rstream -b {server} -I 5 -C 20 -S 65536 -T n -T v", "rstream -s {server} -I 5 -C 20 -S 65536 -T n -T v", 7471),
     ],
     "riostream": [("riostream -b {server} -I 5 -C 20 -S 65536 -T v", "riostream -s {server} -I 5 -C 20 -S 65536 -T v", 7471)],
 }
