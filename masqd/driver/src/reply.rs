@@ -68,6 +68,25 @@ pub struct VnicCounters {
     pub limited_ns: u64,
     /// Send requests at this moment that are taken out of the rings and not done, and spare ones: about a KiB each.
     pub held_requests: u64,
+    /// The objects that it has at this moment.
+    pub objects: ObjectCounts,
+}
+
+/// How many objects of a vNIC the RNIC holds, by its own books and not by those of whoever made them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectCounts {
+    /// Contexts.
+    pub contexts: u64,
+    /// Memory regions.
+    pub mrs: u64,
+    /// Memory windows.
+    pub mws: u64,
+    /// Completion queues.
+    pub cqs: u64,
+    /// Shared receive queues.
+    pub srqs: u64,
+    /// Queue pairs.
+    pub qps: u64,
 }
 
 /// What a queue pair has sent and received since it was created, counted as in [`VnicCounters`].

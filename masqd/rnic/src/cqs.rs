@@ -88,6 +88,11 @@ impl CqTable {
         self.by_handle.keys().copied().collect()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_handle.len()
+    }
+
     /// Begins to use a queue.
     pub fn acquire(&mut self, handle: CqHandle) -> Result<CqKey, DriverError> {
         let unknown = || DriverError::UnknownObject(format!("completion queue {}", handle.0));

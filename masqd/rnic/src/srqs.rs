@@ -124,6 +124,11 @@ impl SrqTable {
         self.by_handle.keys().copied().collect()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_handle.len()
+    }
+
     /// Begins to use a queue for a queue pair of domain `pd`. The keys in its entries are checked as the queue pair's, so both must be of one
     /// domain. Queues for XRC are named by messages instead.
     pub fn acquire(&mut self, handle: SrqHandle, pd: PdHandle) -> Result<SrqKey, DriverError> {

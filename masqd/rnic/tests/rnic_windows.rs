@@ -309,7 +309,14 @@ fn a_region_outlives_its_windows() {
     t.b(Command::DestroyMw { vnic, mw }).unwrap();
     t.b(Command::DestroyMw { vnic, mw }).unwrap();
     assert_eq!(t.a_does(SEND_OP_RDMA_WRITE, key, mr.gpa), WC_REM_ACCESS_ERR);
+    let counted = |t: &mut Rc| match t.b(Command::VnicCounters { vnic }) {
+        Ok(Reply::VnicCounters(c)) => (c.objects.mrs, c.objects.mws),
+        other => panic!("{other:?}"),
+    };
+    let (mrs, mws) = counted(&mut t);
+    assert_eq!(mws, 0);
     t.b(destroy(mr.handle)).unwrap();
+    assert_eq!(counted(&mut t), (mrs - 1, 0));
     let Ok(Reply::Objects(all)) = t.b(Command::List) else { panic!("no list") };
     assert!(all.iter().all(|v| v.mws.is_empty()));
 }

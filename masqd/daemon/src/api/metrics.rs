@@ -151,6 +151,8 @@ impl Metrics {
     fn vnics(&mut self, api: &Api, reports: &[(VnicStatus, Report)]) {
         let objects: Family<OfResource, Gauge> =
             self.add("vnic_objects", "Objects that the vNIC's guest has");
+        let rnic_objects: Family<OfResource, Gauge> =
+            self.add("vnic_rnic_objects", "Objects of the vNIC that the RNIC has, by its own books");
         let quotas: Family<OfResource, Gauge> =
             self.add("vnic_quota", "Most objects that the vNIC's guest may have");
         let connections: Family<OfVnic, Gauge> =
@@ -164,20 +166,25 @@ impl Metrics {
         for (status, report) in reports {
             let of = OfVnic { vpc: status.vpc.clone(), vnic: status.name.clone() };
             let most = directory.settings(&status.name).quotas;
-            for (resource, quota, used) in [
-                ("contexts", Resource::Contexts, report.objects.contexts),
-                ("pds", Resource::Pds, report.objects.pds),
-                ("mrs", Resource::Mrs, report.objects.mrs),
-                ("cqs", Resource::Cqs, report.objects.cqs),
-                ("qps", Resource::Qps, report.objects.qps),
-                ("srqs", Resource::Srqs, report.objects.srqs),
-                ("mws", Resource::Mws, report.objects.mws),
-                ("xrcds", Resource::Xrcds, report.objects.xrcds),
+            let (session, rnic) = (&report.objects, &report.rnic_objects);
+            // Protection domains and XRC domains are numbers to the RNIC, not objects.
+            for (resource, quota, used, in_rnic) in [
+                ("contexts", Resource::Contexts, session.contexts, Some(rnic.contexts)),
+                ("pds", Resource::Pds, session.pds, None),
+                ("mrs", Resource::Mrs, session.mrs, Some(rnic.mrs)),
+                ("cqs", Resource::Cqs, session.cqs, Some(rnic.cqs)),
+                ("qps", Resource::Qps, session.qps, Some(rnic.qps)),
+                ("srqs", Resource::Srqs, session.srqs, Some(rnic.srqs)),
+                ("mws", Resource::Mws, session.mws, Some(rnic.mws)),
+                ("xrcds", Resource::Xrcds, session.xrcds, None),
             ] {
                 let of = OfResource { vpc: of.vpc.clone(), vnic: of.vnic.clone(), resource };
                 let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
                 quotas.get_or_create(&of).set(signed(most.get(quota)));
                 objects.get_or_create(&of).set(signed(used));
+                if let Some(n) = in_rnic {
+                    rnic_objects.get_or_create(&of).set(signed(n));
+                }
             }
             let n = i64::try_from(report.connections.len()).unwrap_or(i64::MAX);
             connections.get_or_create(&of).set(n);

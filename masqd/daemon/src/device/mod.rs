@@ -81,6 +81,8 @@ pub struct Report {
     pub epoch: Option<u64>,
     /// What its guest has.
     pub objects: ObjectCounts,
+    /// How many of them the RNIC has, by its own books.
+    pub rnic_objects: masq_driver::ObjectCounts,
     /// How many peers of datagrams the RNIC was told of.
     pub peers: u64,
     /// Its guest's connections.

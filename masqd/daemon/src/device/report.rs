@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use masq_driver::{Command, QpHandle, QpTraffic, Reply};
+use masq_driver::{Command, QpHandle, QpTraffic, Reply, VnicCounters};
 use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
 use masq_policy::quota::Resource;
 
@@ -12,6 +12,7 @@ use super::guest::Guest;
 impl Guest {
     /// How the guest is now. What the RNIC does not tell stays zero.
     pub(super) fn report(&self) -> Report {
+        let counters = self.rnic_counters();
         let used = |resource| self.session.usage().used(resource);
         Report {
             state: if self.session.is_initialised() { VnicState::Active } else { VnicState::Connected },
@@ -26,9 +27,10 @@ impl Guest {
                 mws: used(Resource::Mws),
                 xrcds: used(Resource::Xrcds),
             },
+            rnic_objects: counters.objects,
             peers: self.session.peer_count() as u64,
             connections: self.connections(),
-            traffic: self.traffic(),
+            traffic: traffic(counters),
         }
     }
 
@@ -60,18 +62,21 @@ impl Guest {
         self.session.connections().map(connection).collect()
     }
 
-    fn traffic(&self) -> Traffic {
-        let Ok(Reply::VnicCounters(c)) = self.host.rnic.execute(Command::VnicCounters { vnic: self.vnic })
-        else {
-            return Traffic::default();
-        };
-        Traffic {
-            tx_bytes: c.tx_ip_bytes,
-            rx_bytes: c.rx_ip_bytes,
-            tx_packets: c.tx_packets,
-            rx_packets: c.rx_packets,
-            limited_ns: c.limited_ns,
-            ..Traffic::default()
+    fn rnic_counters(&self) -> VnicCounters {
+        match self.host.rnic.execute(Command::VnicCounters { vnic: self.vnic }) {
+            Ok(Reply::VnicCounters(counters)) => counters,
+            _ => VnicCounters::default(),
         }
+    }
+}
+
+fn traffic(c: VnicCounters) -> Traffic {
+    Traffic {
+        tx_bytes: c.tx_ip_bytes,
+        rx_bytes: c.rx_ip_bytes,
+        tx_packets: c.tx_packets,
+        rx_packets: c.rx_packets,
+        limited_ns: c.limited_ns,
+        ..Traffic::default()
     }
 }

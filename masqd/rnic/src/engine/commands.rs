@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use masq_driver::{
-    Command, Connection, CtxHandle, DriverError, Gpa, Limits, MemoryRegion, QpChange, QpFault, QpHandle,
-    QpState, QpStatus, QpTraffic, QueueRole, Rate, Reply, Virtqueue, VnicCounters, VnicId, VnicObjects,
-    check_class,
+    Command, Connection, CtxHandle, DriverError, Gpa, Limits, MemoryRegion, ObjectCounts, QpChange, QpFault,
+    QpHandle, QpState, QpStatus, QpTraffic, QueueRole, Rate, Reply, Virtqueue, VnicCounters, VnicId,
+    VnicObjects, check_class,
 };
 use masq_types::{Lkey, Rkey, Vni};
 
@@ -504,7 +504,15 @@ impl Engine {
         let now = self.world.now;
         let vnic = self.world.vnic_mut(id)?;
         let limited_ns = vnic.shaping.held_ns(now);
-        Ok(VnicCounters { limited_ns, held_requests: vnic.held_requests as u64, ..vnic.traffic })
+        let objects = ObjectCounts {
+            contexts: vnic.contexts.len() as u64,
+            mrs: vnic.keys.mr_count() as u64,
+            mws: vnic.keys.mw_count() as u64,
+            cqs: vnic.cqs.count() as u64,
+            srqs: vnic.srqs.count() as u64,
+            qps: vnic.qps.len() as u64,
+        };
+        Ok(VnicCounters { limited_ns, held_requests: vnic.held_requests as u64, objects, ..vnic.traffic })
     }
 
     fn qp_traffic(&mut self, id: VnicId) -> Result<Vec<(QpHandle, QpTraffic)>, DriverError> {

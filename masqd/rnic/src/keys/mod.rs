@@ -170,6 +170,16 @@ impl KeyTable {
         self.mws.keys().copied().collect()
     }
 
+    /// How many regions there are.
+    pub fn mr_count(&self) -> usize {
+        self.mrs.len()
+    }
+
+    /// How many windows there are.
+    pub fn mw_count(&self) -> usize {
+        self.mws.len()
+    }
+
     /// Checks an access by `who` and returns the region and where in it the access begins.
     /// O(1) whatever the region's size.
     pub fn resolve(
