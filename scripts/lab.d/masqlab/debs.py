@@ -21,6 +21,7 @@ NOT_SHIPPED = ("dev", "run", "tmp", "var/cache", "var/lib/apt", "var/log")
 
 INSTALL = """
 mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/files,workdir=$2/work" "$2/root"
+mount -t proc proc "$2/root/proc"  # Debian 12's dkms wants /dev/fd
 cp "$3" "$2/root/tmp/"
 chroot "$2/root" apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "/tmp/${3##*/}" || {
 	cat "$2"/root/var/lib/dkms/*/*/build/make.log 2>/dev/null
