@@ -80,6 +80,7 @@ class Lab:
         status = json.loads(text)
         self.vms = {entry["name"]: Vm(entry) for entry in status["vms"]}
         self.desired_state = status["desired_state"]
+        self.sockets = {entry["name"]: entry["masqd_socket"] for entry in status["hosts"]}
 
     def pairs(self):
         """A pair of VMs of one tenant on one host, and one on two hosts: [(place, server, client)]."""
