@@ -1,0 +1,35 @@
+"""What masqd tells Prometheus of a VM's vNIC, asked over its Unix socket."""
+
+import http.client
+import re
+import socket
+
+LINE = re.compile(r'masqd_vnic_(\w+)\{vpc="[^"]*",vnic="([^"]*)"(?:,resource="([^"]*)")?\} (\S+)')
+
+
+class OverUnix(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=30)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def of_vnic(lab, vm):
+    """{name of a metric: value}, and of a metric by resource {name: {resource: value}}."""
+    connection = OverUnix(lab.sockets[vm.host])
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    found = {}
+    for name, vnic, resource, value in LINE.findall(text):
+        if vnic == vm.name and resource:
+            found.setdefault(name, {})[resource] = float(value)
+        elif vnic == vm.name:
+            found[name] = float(value)
+    return found
