@@ -109,7 +109,11 @@ def server(vm, command, port, timeout=60):
     vm.kill_all(program)
     process = vm.popen(command)
     try:
-        vm.wait_port(port)
+        try:
+            vm.wait_port(port)
+        except Failed:
+            output, status = finish(process, 0)
+            raise Failed(vm, command, status, f"nothing listens on port {port}; it said:\n{output}") from None
         yield process
         process.text, process.ended = finish(process, timeout)
     finally:
