@@ -119,7 +119,15 @@ pub fn rules(count: u32) -> Vec<SecurityGroupRule> {
 
 /// A QoS policy without a rate.
 pub fn policy(name: &str, weight: u16, class: u8) -> QosPolicy {
-    QosPolicy { name: name.into(), rate_bits_per_sec: None, burst_bits: None, weight, class, dscp: None, trust_dscp: false }
+    QosPolicy {
+        name: name.into(),
+        rate_bits_per_sec: None,
+        burst_bits: None,
+        weight,
+        class,
+        dscp: None,
+        trust_dscp: false,
+    }
 }
 
 /// What a store with these objects holds.
