@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint};
 
 use vrdma_abi::control::HANDLE_NONE;
-use vrdma_abi::ring::{CQE_GRH, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
+use vrdma_abi::ring::{CQE_GRH, CQE_IPV4, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 
 use crate::cq::{CompletionQueue, Completions, completions};
 use crate::errno::Errno;
@@ -75,8 +75,19 @@ fn completion(cqe: &Cqe) -> ibv_wc {
         wc_flags: wc_flags(cqe),
         pkey_index: 0,
         slid: 0,
-        sl: cqe.sl,
+        sl: service_level(cqe),
         dlid_path_bits: 0,
+    }
+}
+
+/// The service level of a completion. RoCEv2 carries none; where a datagram's would stand, there stands the kind of its network header,
+/// as from ConnectX: 2 for IPv4, 1 for IPv6. UCX up to 1.18 reads it there and drops the datagram if it does not fit the GRH.
+#[inline]
+pub fn service_level(cqe: &Cqe) -> u8 {
+    match cqe.flags & (CQE_GRH | CQE_IPV4) {
+        0 | CQE_IPV4 => cqe.sl,
+        CQE_GRH => 1,
+        _ => 2,
     }
 }
 

@@ -9,7 +9,7 @@ use vrdma_abi::ring::Cqe;
 
 use crate::cq::completions;
 use crate::errno::{Errno, status};
-use crate::poll::wc_flags;
+use crate::poll::{service_level, wc_flags};
 use crate::verbs::*;
 
 /// Fills in the functions of a queue, of which only those for the fields that were asked for can be called.
@@ -131,7 +131,7 @@ fields! {
     read_src_qp -> u32 = |cqe| cqe.src_qpn;
     read_wc_flags -> c_uint = |cqe| wc_flags(&cqe);
     read_slid -> u32 = |_cqe| 0;
-    read_sl -> u8 = |cqe| cqe.sl;
+    read_sl -> u8 = |cqe| service_level(&cqe);
     read_dlid_path_bits -> u8 = |_cqe| 0;
     read_completion_ts -> u64 = |cqe| cqe.timestamp_ns;
 }
