@@ -215,7 +215,7 @@ static void check_refusals(void)
 		sges[i] = (struct ibv_sge){ (uintptr_t)memory, 300, mr->lkey };
 	good.next = &wrong;
 
-	wrong.opcode = IBV_WR_LOCAL_INV;
+	wrong.opcode = IBV_WR_TSO;
 	CHECK(ibv_post_send(a.qp, &good, &bad) == EINVAL && bad == &wrong);
 	complete_ok(IBV_WR_RDMA_WRITE, IBV_WC_RDMA_WRITE);
 	wrong.opcode = IBV_WR_RDMA_WRITE;
