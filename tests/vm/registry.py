@@ -9,7 +9,7 @@ TESTS = []
 class Test:
     """A test of a suite. `full` ones run only with --all; `lab` says in which of suite.py's labs it runs.
 
-    Its function takes the lab. What it returns, if anything, is the Counts of a suite that is not ours.
+    Its function takes the lab, and may return Counts.
     """
     name: str
     suite: str
@@ -20,10 +20,14 @@ class Test:
 
 @dataclasses.dataclass
 class Counts:
-    """How a suite that is not ours went, and in words what went wrong."""
+    """How a test went that says more than that it passed: how many of a suite that is not ours, and in words what went wrong.
+
+    Notes are figures that it took on the way. Nothing depends on them.
+    """
     passed: int
     skipped: int
     problems: list
+    notes: list = dataclasses.field(default_factory=list)
 
 
 def test(function=None, *, full=False, lab="default"):

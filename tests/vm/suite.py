@@ -76,15 +76,15 @@ def run(test, row):
     try:
         counts = test.function(Lab()) or Counts(1, 0, [])
         row.passed, row.skipped = row.passed + counts.passed, row.skipped + counts.skipped
-        problems = counts.problems
+        problems, notes = counts.problems, counts.notes
     except Exception as error:  # a failed test is reported, and the next one runs
-        problems = [str(error) if isinstance(error, (AssertionError, Failed)) else traceback.format_exc()]
+        problems, notes = [str(error) if isinstance(error, (AssertionError, Failed)) else traceback.format_exc()], []
     row.failed += len(problems)
     seconds = time.monotonic() - began
     row.seconds += seconds
     print(f"FAILED ({seconds:.1f} s)" if problems else f"ok ({seconds:.1f} s)", flush=True)
-    for problem in problems:
-        print("    " + problem.replace("\n", "\n    "), flush=True)
+    for text in problems + notes:
+        print("    " + text.replace("\n", "\n    "), flush=True)
 
 
 def table(rows):
