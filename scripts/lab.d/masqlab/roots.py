@@ -14,7 +14,7 @@ RECIPE = "2"
 IMAGE_HEADROOM = 2 << 30
 
 # What the initramfs loads before the disk is there.
-EARLY_MODULES = ["virtio_blk", "ext4", "virtio_net", "virtio_rng"]
+EARLY_MODULES = ["virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_rng"]
 # Units that cost time at boot and mean nothing in a throw-away VM (for boots with systemd).
 MASKED_UNITS = [
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer",
