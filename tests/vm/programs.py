@@ -59,5 +59,5 @@ register_for_each_place("perftest, all sizes", __name__, perftest(PERFTEST_ALL),
 
 @each_place
 def datagrams_of_every_size_arrive_whole(lab, place):
-    for size in (1, 63, 64, 1023, 1024, 1025, 2047, 2048, 4096):
+    for size in (1, 63, 1023, 2048, 4096):
         client_server(place, "ibv_ud_pingpong", f"-c -n 20 -s {size}")
