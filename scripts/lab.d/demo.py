@@ -110,7 +110,7 @@ def tenants_apart(lab):
     victim.kill_all("ibv_rc_pingpong")
     process = victim.popen(f"ibv_rc_pingpong {client.on(victim, '-g')} -p 19900")
     victim.wait_port(19900)
-    qpn = re.search(r"lqpn (\d+)", victim.run("rdma resource show qp"))[1]
+    qpn = re.search(r"lqpn (\d+)", victim.run("rdma resource show qp | grep ibv_rc_pingpong"))[1]
     say(f"  {victim} has a queue pair {int(qpn):#x}. {red} tries to connect to {victim.address}, queue pair {int(qpn):#x}:")
     say("    " + attempt(red, victim.address, qpn))
     free = f"{victim.address.rsplit('.', 1)[0]}.99"

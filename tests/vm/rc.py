@@ -153,7 +153,7 @@ def hostile_process_harms_no_other_process_of_its_guest(lab):
     server_vm.wait_port(19600)
     peer = client_vm.popen(f"ibv_rc_pingpong -c {on(client_vm, '-g')} -p 19600 -n 20000 -s 4096 {server_vm.address}")
     time.sleep(1)
-    qpns = re.findall(r"lqpn (\d+)", server_vm.run("rdma resource show qp"))
+    qpns = re.findall(r"lqpn (\d+)", server_vm.run("rdma resource show qp | grep ibv_rc_pingpong"))
     for seed in (1, 2, 3):
         target = qpns[seed % len(qpns)] if qpns else ""
         status, output = server_vm.status(
