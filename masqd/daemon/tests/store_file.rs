@@ -79,13 +79,18 @@ async fn writer() {
     }
 }
 
-/// Kills the writer after `moment`, and returns the last commit that it was told of.
-fn kill_after(mut child: Child, moment: Duration) -> Option<u64> {
+/// Kills the writer `moment` after it was started, or after its first commit, and returns the last commit that it was told of.
+fn kill_after(mut child: Child, first_commit: bool, moment: Duration) -> Option<u64> {
     let out = BufReader::new(child.stdout.take().unwrap());
+    let (tell, told) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let done = |line: String| line.trim().rsplit("done ").next()?.parse::<u64>().ok();
-        out.lines().map_while(Result::ok).filter_map(done).last()
+        let commits = out.lines().map_while(Result::ok).filter_map(done);
+        commits.inspect(|_| drop(tell.send(()))).last()
     });
+    if first_commit {
+        told.recv().expect("the writer commits something");
+    }
     std::thread::sleep(moment);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -100,8 +105,9 @@ async fn what_was_acknowledged_survives_kill_9_and_nothing_is_half_there() {
     for kill in 0..KILLS {
         let random = getrandom::u32().unwrap();
         // Also while the file is opened and repaired, which takes the first milliseconds.
-        let moment = Duration::from_micros(u64::from(random % if kill % 4 == 0 { 20_000 } else { 150_000 }));
-        let acknowledged = kill_after(process("writer", &path).spawn().unwrap(), moment);
+        let (first_commit, most_micros) = if kill % 4 == 0 { (false, 20_000) } else { (true, 100_000) };
+        let moment = Duration::from_micros(u64::from(random % most_micros));
+        let acknowledged = kill_after(process("writer", &path).spawn().unwrap(), first_commit, moment);
         let Snapshot { entries, revision } = Embedded::open(&path).unwrap().list("").await.unwrap();
         known = known.max(acknowledged.unwrap_or(0));
         assert!(revision >= known, "kill {kill}: {known} was acknowledged, {revision} is there");
@@ -118,7 +124,7 @@ async fn a_file_that_a_kill_has_met_in_the_making_is_made_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let moment = Duration::from_micros(u64::from(getrandom::u32().unwrap() % 10_000));
-        let acknowledged = kill_after(process("writer", &path).spawn().unwrap(), moment);
+        let acknowledged = kill_after(process("writer", &path).spawn().unwrap(), false, moment);
         let Snapshot { entries, revision } = Embedded::open(&path).unwrap().list("").await.unwrap();
         assert!(revision >= acknowledged.unwrap_or(0) && entries == model(revision));
         let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
