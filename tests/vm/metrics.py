@@ -33,3 +33,8 @@ def of_vnic(lab, vm):
         elif vnic == vm.name:
             found[name] = float(value)
     return found
+
+
+def sent(lab, vm):
+    """Bytes that a VM has sent by its RNIC."""
+    return of_vnic(lab, vm)["tx_bytes_total"]

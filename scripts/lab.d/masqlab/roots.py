@@ -44,7 +44,7 @@ KINDS = {
     "trixie": Kind("trixie", ("guest",), "Debian 13"),
     "full": Kind("trixie", ("guest", "guest-full"), "Debian 13 with the programs of `scripts/test --all`"),
     "bookworm": Kind("bookworm", ("guest",), "Debian 12"),
-    "sid": Kind("sid", ("guest",), "Debian sid with Debian 13's kernel", kernel_suite="trixie"),
+    "sid": Kind("sid", ("guest", "guest-sockets"), "Debian sid with Debian 13's kernel", kernel_suite="trixie"),
 }
 DEFAULT_KIND = "trixie"
 
