@@ -86,7 +86,7 @@ fn kill_after(mut child: Child, first_commit: bool, moment: Duration) -> Option<
     let reader = std::thread::spawn(move || {
         let done = |line: String| line.trim().rsplit("done ").next()?.parse::<u64>().ok();
         let commits = out.lines().map_while(Result::ok).filter_map(done);
-        commits.inspect(|_| drop(tell.send(()))).last()
+        commits.inspect(|_| tell.send(()).unwrap_or_default()).last()
     });
     if first_commit {
         told.recv().expect("the writer commits something");
