@@ -13,9 +13,7 @@ use crate::engine::{Origin, World};
 use crate::keys::{Need, SgeSpans};
 use crate::local::{Side, copy};
 use crate::qp::QpKey;
-use crate::transport::{
-    Cause, Completion, Env, Failure, MemoryFault, Status, WcOpcode, WorkQueue, total_bytes,
-};
+use crate::transport::{Completion, Env, Failure, MemoryFault, total_bytes};
 use crate::udp::LocalId;
 
 /// Bytes of a management datagram (IBTA Vol 1 §13.4.2).
@@ -244,20 +242,9 @@ impl Incoming {
 
 /// Makes sure that the receiver holds a receive, and returns how many bytes it takes, or what is wrong with it; `None` when there is none.
 fn hold_receive(world: &mut World, key: QpKey) -> Option<Result<u64, Failure>> {
-    let held = world.with_env(key, |_, env| {
-        if !env.io.held_recv.present {
-            let mut work = std::mem::take(&mut env.io.held_recv.work);
-            let present = env.next_recv(&mut work);
-            env.io.held_recv.work = work;
-            env.io.held_recv.present = present;
-        }
-        let held = &env.io.held_recv;
-        held.present.then(|| match held.work.defect {
-            None => Ok(total_bytes(&held.work.sges)),
-            Some(status) => Err(Failure::new(status, Cause::MalformedWork)),
-        })
-    });
-    held.flatten()
+    world
+        .with_env(key, |_, env| env.hold_recv().map(|held| held.map(|work| total_bytes(&work.sges))))
+        .flatten()
 }
 
 /// Writes GRH and payload to the memory of the held receive.
@@ -307,24 +294,7 @@ fn complete(
     origin: Option<&Origin>,
     outcome: impl FnOnce(Completion) -> Completion,
 ) {
-    world.with_env(key, |_, env| {
-        let held = &mut env.io.held_recv;
-        held.present = false;
-        let completion = outcome(Completion {
-            queue: WorkQueue::Recv,
-            wr_id: held.work.wr_id,
-            next_index: held.work.next_index,
-            srqn: held.work.srqn,
-            status: Status::Success,
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            inv: None,
-            solicited: false,
-            cause: Cause::None,
-        });
-        env.complete_from(&completion, origin);
-    });
+    world.with_env(key, |_, env| env.finish_recv(origin, outcome));
 }
 
 /// A datagram of `bytes` has been received.

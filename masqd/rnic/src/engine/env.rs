@@ -8,12 +8,12 @@ use crate::cqs::CqTable;
 use crate::keys::{KeyTable, Need, SgeSpans};
 use crate::limits;
 use crate::memory::GuestMemory;
-use crate::qp::{QpIo, RecvSource};
+use crate::qp::{Held, QpIo, RecvSource};
 use crate::shaping::Gate;
 use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
-    AtomicOp, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
-    RemoteAccess, RemoteRange, SendWork, Sge, Status, Time, WorkQueue,
+    AtomicOp, Cause, Completion, Env, Failure, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent,
+    RecvWork, RemoteAccess, RemoteRange, SendWork, Sge, Status, Time, WorkQueue,
 };
 
 /// Implements [`Env`] over a guest.
@@ -81,6 +81,33 @@ impl QpEnv<'_> {
         };
         if !self.cqs.push(cq, self.memory, cqe) {
             self.io.lost_completion = true;
+        }
+    }
+
+    /// Makes sure that the queue pair holds a receive, and gives it, or what is wrong with it; `None` when it has none.
+    pub(crate) fn hold_recv(&mut self) -> Option<Result<&RecvWork, Failure>> {
+        if !self.io.held_recv.present {
+            let mut work = std::mem::take(&mut self.io.held_recv.work);
+            let present = self.take_recv(&mut work);
+            self.io.held_recv = Held { work, present };
+        }
+        let held = &self.io.held_recv;
+        held.present.then_some(match held.work.defect {
+            None => Ok(&held.work),
+            Some(status) => Err(Failure::new(status, Cause::MalformedWork)),
+        })
+    }
+
+    /// Completes the receive that the queue pair holds, if it holds one: with an `origin`, one that a datagram has filled.
+    pub(crate) fn finish_recv(
+        &mut self,
+        origin: Option<&Origin>,
+        outcome: impl FnOnce(Completion) -> Completion,
+    ) {
+        let held = &mut self.io.held_recv;
+        if std::mem::replace(&mut held.present, false) {
+            let completion = outcome(held.work.completion(Status::Success, Cause::None));
+            self.complete_from(&completion, origin);
         }
     }
 

@@ -173,22 +173,9 @@ pub fn copy<'w>(
 
 /// Makes sure that the peer holds a receive; `None` when it has none.
 fn receive(world: &mut World, peer: QpKey) -> Option<Result<(), Answer>> {
-    let held = world.with_env(peer, |_, env| {
-        if !env.io.held_recv.present {
-            let mut work = std::mem::take(&mut env.io.held_recv.work);
-            let present = env.next_recv(&mut work);
-            env.io.held_recv.work = work;
-            env.io.held_recv.present = present;
-        }
-        env.io.held_recv.present.then_some(env.io.held_recv.work.defect)
-    });
-    Some(match held?? {
-        None => Ok(()),
-        Some(status) => {
-            let failure = Failure::new(status, Cause::MalformedWork);
-            Err(Answer::Refused(Refusal::Receive(failure, Status::RemOpErr)))
-        }
-    })
+    let held = world.with_env(peer, |_, env| env.hold_recv().map(|held| held.map(drop)));
+    let refused = |failure| Answer::Refused(Refusal::Receive(failure, Status::RemOpErr));
+    held?.map(|held| held.map_err(refused))
 }
 
 pub(super) fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {

@@ -26,8 +26,7 @@ use crate::engine::World;
 use crate::qp::{Path, QpKey};
 use crate::shaping::Short;
 use crate::transport::{
-    Cause, Completion, Env, Failure, MemoryFault, QpEvent, SendOp, Status, Time, WcOpcode, WorkQueue,
-    change_key, judge_send,
+    Cause, Completion, Env, Failure, MemoryFault, QpEvent, SendOp, Status, Time, change_key, judge_send,
 };
 
 pub use self::answer::{Side, copy};
@@ -341,25 +340,7 @@ fn establish(world: &mut World, peer: QpKey) {
 
 /// Completes the receive that the peer holds, if it holds one.
 fn finish_receive(world: &mut World, peer: QpKey, outcome: impl FnOnce(Completion) -> Completion) {
-    world.with_env(peer, |_, env| {
-        let held = &mut env.io.held_recv;
-        if std::mem::replace(&mut held.present, false) {
-            let completion = outcome(Completion {
-                queue: WorkQueue::Recv,
-                wr_id: held.work.wr_id,
-                next_index: held.work.next_index,
-                srqn: held.work.srqn,
-                status: Status::Success,
-                opcode: WcOpcode::Recv,
-                byte_len: 0,
-                imm: None,
-                inv: None,
-                solicited: false,
-                cause: Cause::None,
-            });
-            env.complete(&completion);
-        }
-    });
+    world.with_env(peer, |_, env| env.finish_recv(None, outcome));
 }
 
 /// Completes the held request.
@@ -369,19 +350,7 @@ pub fn finish_send(world: &mut World, key: QpKey, status: Status, cause: Cause, 
         if std::mem::replace(&mut held.present, false)
             && (status != Status::Success || held.work.signalled || env.io.signal_all)
         {
-            let completion = Completion {
-                queue: WorkQueue::Send,
-                wr_id: held.work.wr_id,
-                next_index: held.work.next_index,
-                srqn: 0,
-                status,
-                opcode: held.work.op.wc_opcode(),
-                byte_len,
-                imm: None,
-                inv: None,
-                solicited: false,
-                cause,
-            };
+            let completion = held.work.completion(status, cause, byte_len);
             env.complete(&completion);
         }
     });

@@ -433,6 +433,23 @@ impl SendWork {
     pub fn len_bytes(&self) -> u64 {
         if self.inline { self.inline_data.len() as u64 } else { total_bytes(&self.sges) }
     }
+
+    /// Its completion.
+    pub fn completion(&self, status: Status, cause: Cause, byte_len: u32) -> Completion {
+        Completion {
+            queue: WorkQueue::Send,
+            wr_id: self.wr_id,
+            next_index: self.next_index,
+            srqn: 0,
+            status,
+            opcode: self.op.wc_opcode(),
+            byte_len,
+            imm: None,
+            inv: None,
+            solicited: false,
+            cause,
+        }
+    }
 }
 
 /// A receive request, copied out of the ring.
@@ -448,6 +465,25 @@ pub struct RecvWork {
     pub defect: Option<Status>,
     /// Where the data goes.
     pub sges: Vec<Sge>,
+}
+
+impl RecvWork {
+    /// Its completion, without what a message brings.
+    pub fn completion(&self, status: Status, cause: Cause) -> Completion {
+        Completion {
+            queue: WorkQueue::Recv,
+            wr_id: self.wr_id,
+            next_index: self.next_index,
+            srqn: self.srqn,
+            status,
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            inv: None,
+            solicited: false,
+            cause,
+        }
+    }
 }
 
 /// Bytes that scatter/gather entries name together.

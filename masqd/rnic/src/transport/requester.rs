@@ -6,7 +6,7 @@ use masq_wire::{Kind, NakCode, PacketRepr, Parsed, Syndrome};
 
 use super::batch::Batch;
 use super::counters::Counters;
-use super::env::{Cause, Completion, Env, MemoryFault, SendOp, SendWork, Status, WorkQueue};
+use super::env::{Cause, Env, MemoryFault, SendOp, SendWork, Status};
 use super::inflight::Inflight;
 use super::link::{Broken, Link};
 use super::request::{Failure, Piece, Request, change_key, judge_send, packets_of};
@@ -481,7 +481,7 @@ impl Requester {
 
     fn succeed<E: Env>(&mut self, link: &Link<'_>, env: &mut E, request: Request) {
         if request.work.signalled || link.config.signal_all {
-            env.complete(&completion(&request.work, request.len, Status::Success, Cause::None));
+            env.complete(&request.work.completion(Status::Success, Cause::None, request.len));
         }
         self.inflight.recycle(request.work);
     }
@@ -496,7 +496,7 @@ impl Requester {
     ) -> Result<(), Broken> {
         if let Some(request) = self.inflight.pop() {
             counters.req_cqe_error += 1;
-            env.complete(&completion(&request.work, 0, status, cause));
+            env.complete(&request.work.completion(status, cause, 0));
             self.inflight.recycle(request.work);
         }
         Err(Broken { fault: None, reason: "a send request failed" })
@@ -520,23 +520,7 @@ impl Requester {
 pub(super) fn flush_send<E: Env>(env: &mut E, counters: &mut Counters, work: &SendWork) {
     counters.req_cqe_error += 1;
     counters.req_cqe_flush_error += 1;
-    env.complete(&completion(work, 0, Status::WrFlushErr, Cause::Flushed));
-}
-
-fn completion(work: &SendWork, byte_len: u32, status: Status, cause: Cause) -> Completion {
-    Completion {
-        queue: WorkQueue::Send,
-        wr_id: work.wr_id,
-        next_index: work.next_index,
-        srqn: 0,
-        status,
-        opcode: work.op.wc_opcode(),
-        byte_len,
-        imm: None,
-        inv: None,
-        solicited: false,
-        cause,
-    }
+    env.complete(&work.completion(Status::WrFlushErr, Cause::Flushed, 0));
 }
 
 fn payload<E: Env>(

@@ -13,7 +13,7 @@ use super::batch::Batch;
 use super::counters::Counters;
 use super::env::{
     AtomicOp, Cause, Completion, Env, KeyChange, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
-    Status, WcOpcode, WorkQueue, total_bytes,
+    Status, WcOpcode, total_bytes,
 };
 use super::link::{Broken, Link};
 use super::request::{ATOMIC_BYTES, Failure};
@@ -539,13 +539,13 @@ impl Receive {
             imm: packet.repr.ext.imm(),
             inv: packet.repr.ext.ieth().map(|Ieth(key)| key),
             solicited: packet.repr.bth.solicited,
-            ..completion(&self.work, Status::Success, Cause::None)
+            ..self.work.completion(Status::Success, Cause::None)
         });
     }
 
     fn fail<E: Env>(&mut self, env: &mut E, failure: Failure) {
         self.held = false;
-        env.complete(&completion(&self.work, failure.status, failure.cause));
+        env.complete(&self.work.completion(failure.status, failure.cause));
     }
 }
 
@@ -553,23 +553,7 @@ impl Receive {
 pub(super) fn flush_recv<E: Env>(env: &mut E, counters: &mut Counters, work: &RecvWork) {
     counters.resp_cqe_error += 1;
     counters.resp_cqe_flush_error += 1;
-    env.complete(&completion(work, Status::WrFlushErr, Cause::Flushed));
-}
-
-fn completion(work: &RecvWork, status: Status, cause: Cause) -> Completion {
-    Completion {
-        queue: WorkQueue::Recv,
-        wr_id: work.wr_id,
-        next_index: work.next_index,
-        srqn: work.srqn,
-        status,
-        opcode: WcOpcode::Recv,
-        byte_len: 0,
-        imm: None,
-        inv: None,
-        solicited: false,
-        cause,
-    }
+    env.complete(&work.completion(Status::WrFlushErr, Cause::Flushed));
 }
 
 /// What the peer and the guest are told when memory that the peer names cannot be accessed.
