@@ -278,3 +278,10 @@ impl KeyTable {
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+
+/// Where `len` bytes at `addr` begin in `length` bytes at `base`, if all of them lie there.
+#[inline]
+fn offset_within(base: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
+    let offset = addr.checked_sub(base)?;
+    (offset.checked_add(len)? <= length).then_some(offset)
+}

@@ -2,7 +2,7 @@
 
 use masq_driver::{Access, DriverError, Gpa, MrKind, PageList, PdHandle};
 
-use super::{Accessor, KeyFault, Need};
+use super::{Accessor, KeyFault, Need, offset_within};
 use crate::limits;
 use crate::memory::{GuestMemory, PAGE_BYTES, Span};
 use crate::transport::{Bind, MemoryFault, Registration};
@@ -172,12 +172,7 @@ impl Mr {
         if !need.is_met_by(self.access) {
             return Err(MemoryFault::NotPermitted);
         }
-        let offset = addr.checked_sub(self.base).ok_or(MemoryFault::OutOfRange)?;
-        let end = offset.checked_add(len).ok_or(MemoryFault::OutOfRange)?;
-        if end > self.length {
-            return Err(MemoryFault::OutOfRange);
-        }
-        Ok(offset)
+        offset_within(self.base, self.length, addr, len).ok_or(MemoryFault::OutOfRange)
     }
 
     /// Where in the region a window would begin, if it may be bound (IBTA Vol 1 §10.6.7.2, C10-74 to C10-77).
@@ -192,9 +187,7 @@ impl Mr {
         if !self.access.mw_bind || (changes && !self.access.local_write) {
             return Err(KeyFault::NotPermitted);
         }
-        let offset = bind.addr.checked_sub(self.base).ok_or(KeyFault::OutOfRange)?;
-        let end = offset.checked_add(bind.length).ok_or(KeyFault::OutOfRange)?;
-        if end > self.length { Err(KeyFault::OutOfRange) } else { Ok(offset) }
+        offset_within(self.base, self.length, bind.addr, bind.length).ok_or(KeyFault::OutOfRange)
     }
 
     /// Gives a region for fast registration its pages, whose list is copied out of guest memory once.

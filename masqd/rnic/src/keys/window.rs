@@ -2,7 +2,7 @@
 
 use masq_driver::{Access, MwType, PdHandle};
 
-use super::{Accessor, KeyFault, Need};
+use super::{Accessor, KeyFault, Need, offset_within};
 use crate::qp::QpKey;
 use crate::transport::{Bind, MemoryFault};
 
@@ -60,11 +60,7 @@ impl Window {
         if other_qp || !need.is_met_by(binding.access) {
             return Err(MemoryFault::NotPermitted);
         }
-        let offset = addr.checked_sub(binding.base).ok_or(MemoryFault::OutOfRange)?;
-        let end = offset.checked_add(len).ok_or(MemoryFault::OutOfRange)?;
-        if end > binding.length {
-            return Err(MemoryFault::OutOfRange);
-        }
+        let offset = offset_within(binding.base, binding.length, addr, len).ok_or(MemoryFault::OutOfRange)?;
         Ok((binding.region, binding.offset + offset))
     }
 
