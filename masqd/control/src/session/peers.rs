@@ -160,7 +160,7 @@ impl Session {
                 env.rnic.execute(Command::SetPeer { vnic, peer: peer.clone() })?;
                 let name_of_vnic = endpoint.vnic.clone();
                 self.peers.keep(Given { vnic: endpoint.vnic, host: endpoint.host, peer });
-                self.forget_oldest(env.rnic)?;
+                self.remove_oldest(env.rnic, MAX_PEERS)?;
                 let reason = denied.map(|denied| Reason::Denied(Box::new(denied)));
                 PeerAnswer { name, vnic: Some(name_of_vnic), reason }
             }
@@ -268,8 +268,7 @@ impl Session {
                     self.peers.keep(now.given());
                 }
                 Err(reason) => {
-                    rnic.execute(Command::RemovePeer { vnic: id, peer })?;
-                    self.peers.forget(peer);
+                    self.remove_peer(rnic, peer)?;
                     revoked.push(PeerRevocation { vnic: name, reason });
                 }
             }
@@ -302,21 +301,21 @@ impl Session {
     /// Takes all peers away, because the vNIC is.
     pub(super) fn remove_peers(&mut self, rnic: &dyn RnicDriver) -> Result<(), DriverError> {
         self.peers.withdrawn = true;
-        while let Some((peer, _)) = self.peers.given.first_key_value() {
-            let peer = *peer;
-            rnic.execute(Command::RemovePeer { vnic: self.config.id, peer })?;
-            self.peers.forget(peer);
+        self.remove_oldest(rnic, 0)
+    }
+
+    /// Takes the oldest peers away until there are no more than `most`.
+    fn remove_oldest(&mut self, rnic: &dyn RnicDriver, most: usize) -> Result<(), DriverError> {
+        while self.peers.given.len() > most {
+            let Some(peer) = self.peers.given.keys().next().copied() else { break };
+            self.remove_peer(rnic, peer)?;
         }
         Ok(())
     }
 
-    fn forget_oldest(&mut self, rnic: &dyn RnicDriver) -> Result<(), DriverError> {
-        while self.peers.given.len() > MAX_PEERS {
-            let Some((peer, _)) = self.peers.given.first_key_value() else { return Ok(()) };
-            let peer = *peer;
-            rnic.execute(Command::RemovePeer { vnic: self.config.id, peer })?;
-            self.peers.forget(peer);
-        }
+    fn remove_peer(&mut self, rnic: &dyn RnicDriver, peer: PeerId) -> Result<(), DriverError> {
+        rnic.execute(Command::RemovePeer { vnic: self.config.id, peer })?;
+        self.peers.forget(peer);
         Ok(())
     }
 }
