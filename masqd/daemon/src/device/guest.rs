@@ -301,41 +301,29 @@ impl Guest {
 
     /// The RNIC has met somebody whom it does not know.
     fn unknown_peer(&mut self, peer: PeerName) {
-        let host = self.host.clone();
-        let memory = RamReader(self.ram.mapped().clone());
-        let asked = {
-            let directory = host.directory.read();
-            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
-            self.session.handle_unknown_peer(env, peer)
-        };
-        match asked {
-            Ok(Asked::Answered(answer)) => self.tell_peer(&answer),
-            Ok(Asked::Pending(ticket)) => host.refresher.miss(self.inbox.clone(), ticket),
+        match self.in_session(|session, env| session.handle_unknown_peer(env, peer)) {
+            Ok(Asked::Answered(answer)) => self.peer_answered(Ok(answer)),
+            Ok(Asked::Pending(ticket)) => self.host.refresher.miss(self.inbox.clone(), ticket),
             Ok(Asked::Already) => {}
-            Err(e) => {
-                self.say(|name| warn!(vnic = %name, "the RNIC does not take an answer about a peer: {e}"))
-            }
+            Err(e) => self.peer_answered(Err(e)),
         }
     }
 
     fn peer_resolved(&mut self, ticket: Ticket) {
-        let host = self.host.clone();
-        let memory = RamReader(self.ram.mapped().clone());
-        let answer = {
-            let directory = host.directory.read();
-            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
-            self.session.handle_peer_resolved(env, ticket)
-        };
-        match answer {
-            Some(Ok(answer)) => self.tell_peer(&answer),
-            Some(Err(e)) => {
-                self.say(|name| warn!(vnic = %name, "the RNIC does not take an answer about a peer: {e}"));
-            }
-            None => {}
+        if let Some(answer) = self.in_session(|session, env| session.handle_peer_resolved(env, ticket)) {
+            self.peer_answered(answer);
         }
     }
 
-    fn tell_peer(&mut self, answer: &PeerAnswer) {
+    /// The RNIC was told about a peer, or did not take it: the log says what does not pass.
+    fn peer_answered(&mut self, answer: Result<PeerAnswer, DriverError>) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(e) => {
+                return self
+                    .say(|name| warn!(vnic = %name, "the RNIC does not take an answer about a peer: {e}"));
+            }
+        };
         let Some(reason) = &answer.reason else { return };
         let with = match (&answer.vnic, answer.name) {
             (Some(vnic), _) => format!("with vNIC {vnic}"),
@@ -404,35 +392,30 @@ impl Guest {
     }
 
     fn request(&mut self, chain: Chain) {
-        let host = self.host.clone();
-        host.counts.command(&self.name);
-        let memory = RamReader(self.ram.mapped().clone());
-        let outcome = {
-            let directory = host.directory.read();
-            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
-            self.session.handle_request(env, &chain.request)
-        };
-        match outcome {
+        self.host.counts.command(&self.name);
+        match self.in_session(|session, env| session.handle_request(env, &chain.request)) {
             Outcome::Reply(reply) => self.reply(chain, reply),
             Outcome::Pending(ticket) => {
                 self.waiting.insert(ticket, chain);
-                host.refresher.miss(self.inbox.clone(), ticket);
+                self.host.refresher.miss(self.inbox.clone(), ticket);
             }
         }
     }
 
     fn resolved(&mut self, ticket: Ticket) {
         let Some(chain) = self.waiting.remove(&ticket) else { return self.peer_resolved(ticket) };
-        let host = self.host.clone();
-        let memory = RamReader(self.ram.mapped().clone());
-        let reply = {
-            let directory = host.directory.read();
-            let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
-            self.session.handle_resolved(env, ticket)
-        };
-        if let Some(reply) = reply {
+        if let Some(reply) = self.in_session(|session, env| session.handle_resolved(env, ticket)) {
             self.reply(chain, reply);
         }
+    }
+
+    /// Calls the session with what it sees of its surroundings now.
+    fn in_session<R>(&mut self, call: impl FnOnce(&mut Session, Env<'_>) -> R) -> R {
+        let memory = RamReader(self.ram.mapped().clone());
+        let host = &self.host;
+        let directory = host.directory.read();
+        let env = Env { memory: &memory, rnic: &*host.rnic, directory: &directory, now: host.now() };
+        call(&mut self.session, env)
     }
 
     /// The control queue stops: whoever waits gets an answer from what is known now.
