@@ -17,13 +17,18 @@
 
 static void vrdma_destroy_late(struct vrdma_cmd *cmd);
 
-/* Returns a backing with a handle of its own, or an error pointer. */
-struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_op)
+/*
+ * Returns a backing with a handle of its own, and in *@create an empty command for
+ * vrdma_backing_create(), or an error pointer and no command.
+ */
+struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_op,
+					  struct vrdma_cmd **create)
 {
 	const struct xa_limit limit = XA_LIMIT(1, VRDMA_HANDLE_NONE - 1);
 	struct vrdma_backing *backing;
 	int err;
 
+	*create = NULL;
 	backing = kzalloc(sizeof(*backing), GFP_KERNEL_ACCOUNT);
 	if (!backing)
 		return ERR_PTR(-ENOMEM);
@@ -46,6 +51,12 @@ struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_o
 	backing->destroy.req.destroy.handle = backing->handle;
 	backing->destroy.backing = backing;
 	backing->destroy.late = vrdma_destroy_late;
+
+	*create = vrdma_cmd_alloc();
+	if (!*create) {
+		vrdma_backing_free(backing);
+		return ERR_PTR(-ENOMEM);
+	}
 	return backing;
 }
 

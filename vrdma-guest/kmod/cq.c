@@ -59,7 +59,7 @@ int vrdma_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, VRDM
 	struct vrdma_cq *cq = to_vcq(ibcq);
 	struct vrdma_backing *backing;
 	struct vrdma_create_cq *req;
-	struct vrdma_cmd *cmd = NULL;
+	struct vrdma_cmd *cmd;
 	int entries, err;
 
 	/* All completions have a time. */
@@ -71,14 +71,9 @@ int vrdma_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr, VRDM
 	if (entries < 0)
 		return entries;
 
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_CQ);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_CQ, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		err = -ENOMEM;
-		goto err_backing;
-	}
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_CQ, create_cq, create_cq);
 	req = &cmd->req.create_cq;
 	req->cq = backing->handle;

@@ -20,7 +20,7 @@ static struct ib_mr *vrdma_kmr_create(struct ib_pd *ibpd, u32 flags, u32 access,
 {
 	struct vrdma_ibdev *ibd = to_vibdev(ibpd->device);
 	struct vrdma_backing *backing;
-	struct vrdma_cmd *cmd = NULL;
+	struct vrdma_cmd *cmd;
 	struct vrdma_mr *mr;
 	int err;
 
@@ -29,19 +29,13 @@ static struct ib_mr *vrdma_kmr_create(struct ib_pd *ibpd, u32 flags, u32 access,
 		vrdma_pages_put(list);
 		return ERR_PTR(-ENOMEM);
 	}
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_MR);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_MR, &cmd);
 	if (IS_ERR(backing)) {
 		err = PTR_ERR(backing);
 		vrdma_pages_put(list);
 		goto err_mr;
 	}
 	backing->pages[0] = list;
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		err = -ENOMEM;
-		vrdma_backing_free(backing);
-		goto err_mr;
-	}
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_MR, create_mr, create_mr);
 	cmd->req.create_mr.mr = backing->handle;
 	cmd->req.create_mr.pd = to_vpd(ibpd)->backing->handle;

@@ -64,7 +64,7 @@ struct ib_mr *vrdma_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 i
 	struct vrdma_ibdev *ibd = to_vibdev(ibpd->device);
 	struct vrdma_create_mr *req;
 	struct vrdma_backing *backing;
-	struct vrdma_cmd *cmd = NULL;
+	struct vrdma_cmd *cmd;
 	struct ib_umem *umem;
 	struct vrdma_mr *mr;
 	int err;
@@ -77,15 +77,10 @@ struct ib_mr *vrdma_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length, u64 i
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_MR);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_MR, &cmd);
 	if (IS_ERR(backing)) {
 		err = PTR_ERR(backing);
 		goto err_mr;
-	}
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		err = -ENOMEM;
-		goto err_backing;
 	}
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_MR, create_mr, create_mr);
 	req = &cmd->req.create_mr;

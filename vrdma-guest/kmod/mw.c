@@ -15,14 +15,9 @@ int vrdma_alloc_mw(struct ib_mw *ibmw, struct ib_udata *udata)
 	struct vrdma_cmd *cmd;
 	int err;
 
-	backing = vrdma_backing_alloc(to_vibdev(ibmw->device), VRDMA_OP_DESTROY_MW);
+	backing = vrdma_backing_alloc(to_vibdev(ibmw->device), VRDMA_OP_DESTROY_MW, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		vrdma_backing_free(backing);
-		return -ENOMEM;
-	}
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_MW, create_mw, create_mw);
 	cmd->req.create_mw.mw = backing->handle;
 	cmd->req.create_mw.pd = to_vpd(ibmw->pd)->backing->handle;

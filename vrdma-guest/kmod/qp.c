@@ -280,7 +280,7 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	struct vrdma_qp *qp = to_vqp(ibqp);
 	struct vrdma_create_qp *req;
 	struct vrdma_backing *backing;
-	struct vrdma_cmd *cmd = NULL;
+	struct vrdma_cmd *cmd;
 	int err;
 
 	if (!vrdma_qp_type_is_known(attr->qp_type, !udata) || attr->create_flags ||
@@ -292,14 +292,9 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 			return err;
 	}
 
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		err = -ENOMEM;
-		goto err_backing;
-	}
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_QP, create_qp, create_qp);
 	req = &cmd->req.create_qp;
 	req->qp = backing->handle;

@@ -56,20 +56,15 @@ int vrdma_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr, struct
 	struct vrdma_srq *srq = to_vsrq(ibsrq);
 	struct vrdma_create_srq *req;
 	struct vrdma_backing *backing;
-	struct vrdma_cmd *cmd = NULL;
+	struct vrdma_cmd *cmd;
 	int err;
 
 	if (attr->srq_type != IB_SRQT_BASIC && (attr->srq_type != IB_SRQT_XRC || !udata))
 		return -EOPNOTSUPP;
 
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_SRQ);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_SRQ, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		err = -ENOMEM;
-		goto err_backing;
-	}
 	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_SRQ, create_srq, create_srq);
 	req = &cmd->req.create_srq;
 	req->srq = backing->handle;

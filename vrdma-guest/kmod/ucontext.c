@@ -55,14 +55,9 @@ static struct vrdma_backing *vrdma_context_create(struct vrdma_ibdev *ibd, u32 f
 	struct vrdma_cmd *cmd;
 	int err;
 
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_CONTEXT);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_CONTEXT, &cmd);
 	if (IS_ERR(backing))
 		return backing;
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		err = -ENOMEM;
-		goto err_backing;
-	}
 	vrdma_cmd_init(cmd, VRDMA_OP_CREATE_CONTEXT, create_context);
 	cmd->req.create_context.ctx = backing->handle;
 	cmd->req.create_context.flags = flags;
@@ -83,7 +78,6 @@ static struct vrdma_backing *vrdma_context_create(struct vrdma_ibdev *ibd, u32 f
 
 err_cmd:
 	kfree(cmd);
-err_backing:
 	vrdma_backing_free(backing);
 	return ERR_PTR(err);
 }
@@ -156,14 +150,9 @@ int vrdma_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	struct vrdma_cmd *cmd;
 	int err;
 
-	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_PD);
+	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_PD, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		vrdma_backing_free(backing);
-		return -ENOMEM;
-	}
 	vrdma_cmd_init(cmd, VRDMA_OP_CREATE_PD, create_pd);
 	cmd->req.create_pd.pd = backing->handle;
 	cmd->req.create_pd.ctx = vrdma_context_handle(ibd, udata);

@@ -227,7 +227,8 @@ struct vrdma_change {
 	struct vrdma_table table;
 };
 
-struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_op);
+struct vrdma_backing *vrdma_backing_alloc(struct vrdma_ibdev *ibd, u16 destroy_op,
+					  struct vrdma_cmd **create);
 int vrdma_backing_create(struct vrdma_backing *backing, struct vrdma_cmd **cmd);
 int vrdma_ring_alloc(struct vrdma_backing *backing, int index, u32 entries, u8 stride_shift,
 		     struct ib_udata *udata, struct vrdma_page_table *out);

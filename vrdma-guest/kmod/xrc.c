@@ -13,14 +13,9 @@ int vrdma_alloc_xrcd(struct ib_xrcd *ibxrcd, struct ib_udata *udata)
 	struct vrdma_cmd *cmd;
 	int err;
 
-	backing = vrdma_backing_alloc(to_vibdev(ibxrcd->device), VRDMA_OP_DESTROY_XRCD);
+	backing = vrdma_backing_alloc(to_vibdev(ibxrcd->device), VRDMA_OP_DESTROY_XRCD, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	cmd = vrdma_cmd_alloc();
-	if (!cmd) {
-		vrdma_backing_free(backing);
-		return -ENOMEM;
-	}
 	vrdma_cmd_init(cmd, VRDMA_OP_CREATE_XRCD, create_xrcd);
 	cmd->req.create_xrcd.xrcd = backing->handle;
 	err = vrdma_backing_create(backing, &cmd);
