@@ -14,6 +14,7 @@
 //! | [`wire`] | datagrams and captures | parsing judges, and what it accepts it emits again |
 //! | [`model`] | the desired state's text, the store's entries | an answer, and what is accepted is consistent |
 
+mod aim;
 pub mod control;
 pub mod datagrams;
 mod engine;

@@ -5,9 +5,10 @@
 use std::net::IpAddr;
 
 use masq_driver::{Command, MrHandle, QpChange, QpState};
-use vrdma_abi::ring::{CqHeader, SEND_INLINE, ring_pages};
+use vrdma_abi::ring::{CqHeader, SEND_INLINE};
 use vrdma_rings::SharedMemory;
 
+use crate::aim::{Aim, publish};
 use crate::engine::{self, Honest, MEMORY, answered, devices, to_stranger, turns};
 use crate::guests::{BASE, Guest, Mr, Net, Options, PAGE, PD, SLOTS, TestCq, TestQp, all_access, connect};
 use crate::input::Input;
@@ -48,9 +49,7 @@ struct Hostile {
     cqs: Vec<TestCq>,
     /// All its memory, and a little.
     mrs: [Mr; 2],
-    keys: Vec<u32>,
-    /// Where these two begin, and where the regions of others do.
-    places: Vec<u64>,
+    aim: Aim,
     options: Options,
     stranger: IpAddr,
 }
@@ -70,7 +69,8 @@ impl Hostile {
             places.push(mr.gpa);
         }
         let options = Options { timeout: 1, retry_cnt: 1, rnr_retry: 1, ..Options::default() };
-        let hostile = Hostile { guest, qps, cqs, mrs: [all, few], keys, places, options, stranger };
+        let hostile =
+            Hostile { guest, qps, cqs, mrs: [all, few], aim: Aim { keys, places }, options, stranger };
         hostile.connect(net);
         hostile
     }
@@ -103,17 +103,6 @@ impl Hostile {
         &self.qps[input.below(self.qps.len())]
     }
 
-    fn address(&self, input: &mut Input<'_>) -> u64 {
-        let place = self.places[input.below(self.places.len())];
-        input.address(place, 3 * PAGE)
-    }
-
-    fn sge(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let addr = self.address(input);
-        let length = input.length(3 * PAGE as u32);
-        [&addr.to_le_bytes()[..], &length.to_le_bytes(), &input.key(&self.keys).to_le_bytes()].concat()
-    }
-
     /// Writes an entry at the producer's place, publishes it and rings, as an honest guest does; what the entry says
     /// is another matter.
     fn post_send(&self, input: &mut Input<'_>) {
@@ -126,16 +115,16 @@ impl Hostile {
         let inline = if flags & SEND_INLINE != 0 { input.length(256) } else { 0 };
         let mut entry = vec![opcode, flags, count, reserved];
         entry.extend(input.exactly(12));
-        entry.extend(self.address(input).to_le_bytes());
-        entry.extend(input.key(&self.keys).to_le_bytes());
+        entry.extend(self.aim.address(input).to_le_bytes());
+        entry.extend(input.key(&self.aim.keys).to_le_bytes());
         entry.extend(inline.to_le_bytes());
         if matches!(opcode, 5 | 6) {
             entry.extend(input.exactly(16));
         }
         for _ in 0..count.min(30) {
-            entry.extend(self.sge(input));
+            entry.extend(self.aim.sge(input));
         }
-        self.publish(qp.sq_gpa, SQ_SHIFT, &entry);
+        publish(&self.guest, qp.sq_gpa, ENTRIES, SQ_SHIFT, &entry);
         self.guest.mark(qp.slot, qp.index);
     }
 
@@ -148,18 +137,9 @@ impl Hostile {
         entry.extend(count.to_le_bytes());
         entry.extend(reserved.to_le_bytes());
         for _ in 0..count.min(7) {
-            entry.extend(self.sge(input));
+            entry.extend(self.aim.sge(input));
         }
-        self.publish(qp.rq_gpa, RQ_SHIFT, &entry);
-    }
-
-    fn publish(&self, gpa: u64, shift: u8, entry: &[u8]) {
-        let stride = 1 << shift;
-        let ring = self.guest.mapping(gpa, ring_pages(ENTRIES, shift));
-        let producer = ring.load_acquire(0);
-        let at = stride * (1 + (producer % ENTRIES) as usize);
-        ring.write(at, &entry[..entry.len().min(stride)]);
-        ring.store_release(0, producer.wrapping_add(1));
+        publish(&self.guest, qp.rq_gpa, ENTRIES, RQ_SHIFT, &entry);
     }
 
     /// A producer's index jumps.

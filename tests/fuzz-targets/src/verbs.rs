@@ -17,6 +17,7 @@ use vrdma_abi::ring::{
 };
 use vrdma_rings::SharedMemory;
 
+use crate::aim::{Aim, publish};
 use crate::engine::{self, Honest, MEMORY, answered, devices, turns};
 use crate::guests::{
     BASE, Guest, Mr, Net, Options, PAGE, PD, TestCq, TestQp, TestSrq, all_access, connect, pattern, sge,
@@ -109,9 +110,7 @@ struct Hostile {
     few: Mr,
     registered: MrHandle,
     windows: [MwHandle; 2],
-    keys: Vec<u32>,
-    /// Where its regions begin, and where those of others do.
-    places: Vec<u64>,
+    aim: Aim,
     gids: Vec<Gid>,
     /// Numbers of its own, of the listener's and of honest queue pairs.
     qpns: Vec<u32>,
@@ -186,8 +185,7 @@ impl Hostile {
             few,
             registered,
             windows,
-            keys,
-            places,
+            aim: Aim { keys, places },
             qpns: qpns.collect(),
             gids,
             stranger,
@@ -226,17 +224,6 @@ impl Hostile {
         }
     }
 
-    fn address(&self, input: &mut Input<'_>) -> u64 {
-        let place = self.places[input.below(self.places.len())];
-        input.address(place, 3 * PAGE)
-    }
-
-    fn sge(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let addr = self.address(input);
-        let length = input.length(3 * PAGE as u32);
-        [&addr.to_le_bytes()[..], &length.to_le_bytes(), &input.key(&self.keys).to_le_bytes()].concat()
-    }
-
     /// Writes an entry at the producer's place, with the segments of its queue pair's type and of its opcode, publishes it
     /// and rings, as an honest guest does; what the entry says is another matter.
     fn post_send(&self, input: &mut Input<'_>) {
@@ -249,10 +236,10 @@ impl Hostile {
         let flags = if flags & 0xf0 == 0xf0 { flags } else { flags & 0xf };
         let inline = if flags & SEND_INLINE != 0 { input.length(256) } else { 0 };
         let mut entry = vec![opcode, flags, count, 0];
-        entry.extend(input.key(&self.keys).to_le_bytes());
+        entry.extend(input.key(&self.aim.keys).to_le_bytes());
         entry.extend(input.exactly(8));
-        entry.extend(self.address(input).to_le_bytes());
-        entry.extend(input.key(&self.keys).to_le_bytes());
+        entry.extend(self.aim.address(input).to_le_bytes());
+        entry.extend(input.key(&self.aim.keys).to_le_bytes());
         entry.extend(inline.to_le_bytes());
         match qp.qp_type {
             QpType::Ud => entry.extend(self.datagram_segment(input)),
@@ -269,9 +256,9 @@ impl Hostile {
             _ => {}
         }
         for _ in 0..count.min(20) {
-            entry.extend(self.sge(input));
+            entry.extend(self.aim.sge(input));
         }
-        self.publish(qp.sq_gpa, SQ_SHIFT, &entry);
+        publish(&self.guest, qp.sq_gpa, ENTRIES, SQ_SHIFT, &entry);
         self.guest.mark(qp.slot, qp.index);
     }
 
@@ -288,9 +275,9 @@ impl Hostile {
     }
 
     fn bind_segment(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let mut segment = input.key(&self.keys).to_le_bytes().to_vec();
+        let mut segment = input.key(&self.aim.keys).to_le_bytes().to_vec();
         segment.extend(u32::from(input.u8() % 64).to_le_bytes());
-        segment.extend(self.address(input).to_le_bytes());
+        segment.extend(self.aim.address(input).to_le_bytes());
         segment.extend(u64::from(input.length(3 * PAGE as u32)).to_le_bytes());
         segment.extend([0; 8]);
         assert_eq!(segment.len(), BindSegment::SIZE);
@@ -298,12 +285,12 @@ impl Hostile {
     }
 
     fn reg_segment(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let mut segment = self.address(input).to_le_bytes().to_vec();
+        let mut segment = self.aim.address(input).to_le_bytes().to_vec();
         segment.extend(u64::from(input.length(8 * PAGE as u32)).to_le_bytes());
         segment.extend(u32::from(input.u8() % 64).to_le_bytes());
         let shift = input.u8();
         segment.extend(if shift < 0xe0 { 12u32 } else { u32::from(shift) }.to_le_bytes());
-        segment.extend(self.address(input).to_le_bytes());
+        segment.extend(self.aim.address(input).to_le_bytes());
         assert_eq!(segment.len(), RegSegment::SIZE);
         segment
     }
@@ -321,18 +308,9 @@ impl Hostile {
         entry.extend(count.to_le_bytes());
         entry.extend([0; 4]);
         for _ in 0..count.min(7) {
-            entry.extend(self.sge(input));
+            entry.extend(self.aim.sge(input));
         }
-        self.publish(gpa, RQ_SHIFT, &entry);
-    }
-
-    fn publish(&self, gpa: u64, shift: u8, entry: &[u8]) {
-        let stride = 1 << shift;
-        let ring = self.guest.mapping(gpa, ring_pages(ENTRIES, shift));
-        let producer = ring.load_acquire(0);
-        let at = stride * (1 + (producer % ENTRIES) as usize);
-        ring.write(at, &entry[..entry.len().min(stride)]);
-        ring.store_release(0, producer.wrapping_add(1));
+        publish(&self.guest, gpa, ENTRIES, RQ_SHIFT, &entry);
     }
 
     /// A producer's index jumps, or what the RNIC has taken of a shared receive queue.
