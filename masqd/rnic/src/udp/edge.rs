@@ -369,7 +369,6 @@ mod tests {
         if !segmentation {
             edge.ports.get_mut(&id).unwrap().sockets.send_without_segmentation();
         }
-        let local = edge.local_address(id).unwrap();
         let route = edge.open_route(id, &connection(address)).unwrap();
         let mut batch = TxBatch::default();
         let mut sent: Vec<Vec<u8>> = Vec::new();
@@ -381,8 +380,15 @@ mod tests {
             sent.extend(batch.buffer()[from..].chunks(segment_bytes).map(<[u8]>::to_vec));
         }
         assert!(edge.flush(&mut batch));
-        let mut flows = FlowCache::default();
-        let mut got: Vec<Vec<u8>> = Vec::new();
+        assert_eq!(received(&mut edge, id, address, sent.len()), sent);
+        edge.close_route(&route);
+        assert!(edge.detach(id));
+    }
+
+    /// At least `count` datagrams that have come from the address itself, each with the Identification that is expected.
+    fn received(edge: &mut Edge, id: LocalId, address: IpAddr, count: usize) -> Vec<Vec<u8>> {
+        let local = edge.local_address(id).unwrap();
+        let (mut flows, mut got) = (FlowCache::default(), Vec::new());
         for _ in 0..1000 {
             edge.receive(id, &mut |arrival| {
                 assert_eq!((arrival.source.ip(), arrival.source.port()), (address, 0xc123));
@@ -391,14 +397,12 @@ mod tests {
                     got.push(datagram.to_vec());
                 }
             });
-            if got.len() >= sent.len() {
+            if got.len() >= count {
                 break;
             }
             std::thread::yield_now();
         }
-        assert_eq!(got, sent);
-        edge.close_route(&route);
-        assert!(edge.detach(id));
+        got
     }
 
     #[test]
@@ -424,7 +428,6 @@ mod tests {
         let address: IpAddr = "127.0.201.5".parse().unwrap();
         let mut edge = Edge::default();
         let id = edge.attach(address).unwrap();
-        let local = edge.local_address(id).unwrap();
         let route = edge.open_route(id, &connection(address)).unwrap();
         let other = edge.route(id, address, 0xc123, 0x68, 65).unwrap();
         let mut batch = TxBatch::default();
@@ -439,20 +442,7 @@ mod tests {
         let trains: Vec<_> = batch.trains.iter().map(|t| (t.segment_bytes, t.range.len())).collect();
         assert_eq!(trains, [(300, 300 * 64), (300, 700), (100, 100), (100, 100)]);
         assert!(edge.flush(&mut batch));
-        let (mut flows, mut got) = (FlowCache::default(), Vec::new());
-        for _ in 0..1000 {
-            edge.receive(id, &mut |arrival| {
-                for (index, datagram) in arrival.bytes.chunks(arrival.segment_bytes).enumerate() {
-                    assert_eq!(flows.check(arrival.source, local, datagram, index), Seen::Exact);
-                    got.push(datagram.to_vec());
-                }
-            });
-            if got.len() >= sent.len() {
-                break;
-            }
-            std::thread::yield_now();
-        }
-        assert_eq!(got, sent);
+        assert_eq!(received(&mut edge, id, address, sent.len()), sent);
     }
 
     #[test]
