@@ -15,13 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                            \
-	do {                                                                                        \
-		if (!(condition)) {                                                                 \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno);   \
-			exit(1);                                                                    \
-		}                                                                                   \
-	} while (0)
+#include "check.h"
 
 enum { WRS = 64, SGES = 30, INLINE = 256, HALF = 1 << 16 };
 
@@ -40,14 +34,6 @@ static int gid_index;
 static union ibv_gid gid;
 /* The first half is what a sends from, the second what it sends to. */
 static unsigned char memory[2 * HALF] __attribute__((aligned(4096)));
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static int open_device(const char *name)
 {

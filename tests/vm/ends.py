@@ -7,8 +7,7 @@ import time
 
 import client as labclient
 from client import Lab, client_server, finish, on, until
-from rc import built_contract
-from registry import complaints, each_cpu_count, each_place, some_vm, test
+from registry import built, complaints, each_cpu_count, each_place, some_vm, test
 
 @each_place
 def peer_of_a_killed_process_sees_retry_exceeded(lab, place):
@@ -63,7 +62,7 @@ def masqd_restart_is_survived(lab):
 @test
 def program_learns_that_the_device_is_gone_and_uses_it_again(lab):
     vm = some_vm(lab)
-    process = vm.popen(built_contract(vm) + " gone")
+    process = vm.popen(built(vm, "contract") + " gone")
     time.sleep(3)
     subprocess.run([labclient.LAB, "restart-masqd", vm.host], check=True, capture_output=True)
     output, status = finish(process, 90)

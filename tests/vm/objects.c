@@ -20,13 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                            \
-	do {                                                                                        \
-		if (!(condition)) {                                                                 \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno);   \
-			exit(1);                                                                    \
-		}                                                                                   \
-	} while (0)
+#include "check.h"
 
 /* A verb that returns an errno fails with just this one. */
 #define REFUSED(call, error)                                                                        \
@@ -53,14 +47,6 @@ static const int ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV
 			  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
 static const int WRITABLE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 /* ---- helpers ---- */
 

@@ -1,21 +1,12 @@
 """Every kind of object that the guest's kernel makes: that it works, and that nothing is left of it."""
 
-import pathlib
 import subprocess
 
 import client as labclient
 from client import finish, until
-from registry import each_cpu_count, some_vm, test
+from registry import built, each_cpu_count, some_vm, test
 
 KINDS = ("qp", "cq", "mr", "pd", "srq", "ctx")
-
-
-def built(vm):
-    """Builds objects.c in a VM and returns the command that runs it."""
-    subprocess.run([labclient.LAB, "cp", str(pathlib.Path(__file__).with_name("objects.c")), f"{vm}:/tmp/objects.c"],
-                   check=True, capture_output=True)
-    vm.run("gcc -O1 -Wall -Werror -o /tmp/objects /tmp/objects.c -libverbs && chmod 755 /tmp/objects")
-    return f"/tmp/objects {vm.device} {vm.gid_index}"
 
 
 def count(vm):
@@ -25,7 +16,7 @@ def count(vm):
 
 def held(vm):
     """A process that holds one of each, and ends them when the device has gone."""
-    process = vm.popen(built(vm) + " hold")
+    process = vm.popen(built(vm, "objects") + " hold")
     assert until(lambda: "objects" in vm.run("rdma resource show srq"), 20), "the objects are not made"
     return process
 
@@ -38,14 +29,14 @@ def ends_in_order(process):
 @each_cpu_count
 def objects_of_every_kind_work_and_leave_nothing(lab, vm):
     before = count(vm)
-    vm.run(built(vm), timeout=180)
+    vm.run(built(vm, "objects"), timeout=180)
     assert count(vm) == before, f"before {before}, after {count(vm)}"
 
 
 @test
 def rings_count_as_locked_memory(lab):
     vm = some_vm(lab)
-    vm.run("setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all " + built(vm) + " limit")
+    vm.run("setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all " + built(vm, "objects") + " limit")
 
 
 @test

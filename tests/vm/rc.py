@@ -1,14 +1,12 @@
 """The device, reliable connected programs, the contract of verbs, and tenants beside one another."""
 
 import concurrent.futures
-import pathlib
 import re
-import subprocess
 import time
 
 import client as labclient
 from client import Failed, client_server, finish, on
-from registry import each_cpu_count, each_place, some_vm, test
+from registry import built, each_cpu_count, each_place, some_vm, test
 
 # ---- the device ----
 
@@ -108,17 +106,9 @@ def pair_of_processes(place, port):
         process.kill()
 
 
-def built_contract(vm):
-    """Builds contract.c in a VM and returns the command that runs it."""
-    subprocess.run([labclient.LAB, "cp", str(pathlib.Path(__file__).with_name("contract.c")), f"{vm}:/tmp/contract.c"],
-                   check=True, capture_output=True)
-    vm.run("gcc -O1 -Wall -Werror -o /tmp/contract /tmp/contract.c -libverbs -lpthread")
-    return f"/tmp/contract {vm.device} {vm.gid_index}"
-
-
 @each_cpu_count
 def verbs_keep_their_promises_to_a_program(lab, vm):
-    vm.run(built_contract(vm), timeout=120)
+    vm.run(built(vm, "contract"), timeout=120)
     # It has closed everything itself.
     left = vm.run("rdma resource show qp | grep -c contract || true").strip()
     assert left == "0", f"{left} queue pairs are left"
@@ -145,9 +135,7 @@ def two_tenants_on_the_same_addresses_do_not_notice_each_other(lab):
 def hostile_process_harms_no_other_process_of_its_guest(lab):
     place = next(p for p in lab.pairs() if p[0] == "two hosts")
     _, server_vm, client_vm = place
-    subprocess.run([labclient.LAB, "cp", str(pathlib.Path(__file__).with_name("hostile.c")), f"{server_vm}:/tmp/hostile.c"],
-                   check=True, capture_output=True)
-    server_vm.run("gcc -O1 -o /tmp/hostile /tmp/hostile.c -libverbs && chmod 755 /tmp/hostile")
+    hostile = built(server_vm, "hostile")
     # The victim checks every byte of its transfers while the attack goes on.
     victim = server_vm.popen(f"ibv_rc_pingpong -c {on(server_vm, '-g')} -p 19600 -n 20000 -s 4096")
     server_vm.wait_port(19600)
@@ -158,7 +146,7 @@ def hostile_process_harms_no_other_process_of_its_guest(lab):
         target = qpns[seed % len(qpns)] if qpns else ""
         status, output = server_vm.status(
             "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all "
-            f"/tmp/hostile {server_vm.device} {server_vm.gid_index} 4 {seed} {target}")
+            f"{hostile} 4 {seed} {target}")
         assert status == 0, f"seed {seed}: status {status}: {output}"
     for process in (victim, peer):
         output, status = finish(process, 120)

@@ -1,7 +1,12 @@
 """How tests are written down, and what many of them ask of the lab."""
 
 import dataclasses
+import pathlib
+import subprocess
 
+import client as labclient
+
+HERE = pathlib.Path(__file__).parent
 TESTS = []
 
 
@@ -74,6 +79,14 @@ def vm_with(lab, wanted):
 
 def some_vm(lab):
     return next(iter(lab.vms.values()))
+
+
+def built(vm, name):
+    """Builds a C program of this folder in a VM and returns the command that runs it on the VM's device."""
+    sources = [str(HERE / f"{name}.c"), str(HERE / "check.h")]
+    subprocess.run([labclient.LAB, "cp", *sources, f"{vm}:/tmp/"], check=True, capture_output=True)
+    vm.run(f"gcc -O1 -Wall -Werror -o /tmp/{name} /tmp/{name}.c -libverbs -lpthread && chmod 755 /tmp/{name}")
+    return f"/tmp/{name} {vm.device} {vm.gid_index}"
 
 
 def complaints(vm):
