@@ -35,7 +35,7 @@ use self::schedule::Schedule;
 use crate::config::RnicConfig;
 use crate::datagram;
 use crate::memory::{GuestMemory, poisonings};
-use crate::transport::Time;
+use crate::transport::{Receipt, Time};
 use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, TxBatch};
 
 pub use commands::ip_overhead;
@@ -72,6 +72,7 @@ struct Arrived {
     source: SocketAddr,
     /// Its place in its train.
     index: usize,
+    receipt: Receipt,
 }
 
 /// What the way in needs beside the world.
@@ -162,7 +163,7 @@ impl Engine {
         self.world.now = now;
         let Some(id) = self.edge.find(local) else { return };
         let Some(local_address) = self.edge.local_address(id) else { return };
-        let arrived = Arrived { local: id, source, index: 0 };
+        let arrived = Arrived { local: id, source, index: 0, receipt: Receipt::unmarked(now) };
         self.inbound.handle_packet(&mut self.world, local_address, arrived, datagram);
     }
 
@@ -239,12 +240,15 @@ impl Engine {
     /// Takes what arrived at a local address.
     fn receive(&mut self, id: LocalId) {
         let Some(local_address) = self.edge.local_address(id) else { return };
-        let now = self.world.now;
-        let (world, inbound, shim) = (&mut self.world, &mut self.inbound, &mut self.shim);
         for _ in 0..RECEIVES_PER_TURN {
+            // How long a train has waited counts from here.
+            self.refresh_now();
+            let now = self.world.now;
+            let (world, inbound, shim) = (&mut self.world, &mut self.inbound, &mut self.shim);
             let more = self.edge.receive(id, &mut |train| {
+                let receipt = Receipt { at: now.minus(train.waited), ecn: train.ecn };
                 for (index, packet) in train.bytes.chunks(train.segment_bytes).enumerate() {
-                    let arrived = Arrived { local: id, source: train.source, index };
+                    let arrived = Arrived { local: id, source: train.source, index, receipt };
                     let deliver = &mut |packet: &[u8], arrived: Arrived| {
                         inbound.handle_packet(world, local_address, arrived, packet);
                     };
@@ -349,7 +353,7 @@ impl Inbound {
                 vnic.traffic.rx_packets += 1;
             }
         }
-        world.with_env(key, |core, env| core.handle_packet(now, env, &parsed));
+        world.with_env(key, |core, env| core.handle_packet(now, env, &parsed, arrived.receipt));
         world.schedule(key);
     }
 }

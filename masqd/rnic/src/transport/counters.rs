@@ -73,6 +73,8 @@ counters! {
     req_remote_invalid_request,
     /// Requests that the peer refused because of a key, range or right.
     req_remote_access_errors,
+    /// Packets received with the mark of congestion (ECN CE).
+    np_ecn_marked_roce_packets,
     /// Packets dropped because they make no sense in the present state.
     rx_dropped,
 }

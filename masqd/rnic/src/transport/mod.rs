@@ -35,6 +35,7 @@ mod counters;
 mod env;
 mod inflight;
 mod link;
+mod receipt;
 mod request;
 mod requester;
 mod resources;
@@ -46,7 +47,7 @@ use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
 use masq_types::Psn;
-use masq_wire::{Parsed, Transport};
+use masq_wire::{Ecn, Parsed, Transport};
 
 use batch::Batch;
 use link::{Broken, Link};
@@ -59,6 +60,7 @@ pub use env::{
     AtomicOp, Bind, Cause, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
     Registration, RemoteAccess, RemoteRange, SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
 };
+pub use receipt::Receipt;
 pub use request::{Failure, change_key, judge_send};
 pub use time::Time;
 
@@ -292,7 +294,7 @@ impl QpCore {
     }
 
     /// A packet from the connected peer to this queue pair.
-    pub fn handle_packet<E: Env>(&mut self, now: Time, env: &mut E, packet: &Parsed<'_>) {
+    pub fn handle_packet<E: Env>(&mut self, now: Time, env: &mut E, packet: &Parsed<'_>, receipt: Receipt) {
         let kind = packet.info.kind;
         let responder = self.config.qp_type != QpType::XrcIni;
         let receives = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
@@ -316,6 +318,7 @@ impl QpCore {
             return;
         };
         self.counters.rcvd_pkts += 1;
+        self.counters.np_ecn_marked_roce_packets += u64::from(receipt.ecn == Ecn::Ce);
         self.settle(now, env, outcome);
     }
 

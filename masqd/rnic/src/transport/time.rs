@@ -28,6 +28,14 @@ impl Time {
         Self(self.0.saturating_add(nanos))
     }
 
+    /// The moment `duration` earlier; the clock's start if that lies before it.
+    #[must_use]
+    pub const fn minus(self, duration: Duration) -> Self {
+        let nanos = duration.as_nanos();
+        let nanos = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
+        Self(self.0.saturating_sub(nanos))
+    }
+
     /// How long after `earlier` this moment lies; zero if it lies before.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -49,6 +57,8 @@ mod tests {
         let late = Time::from_nanos(u64::MAX - 1);
         assert_eq!(late.plus(Duration::from_secs(1)).as_nanos(), u64::MAX);
         assert_eq!(Time::ZERO.plus(Duration::MAX).as_nanos(), u64::MAX);
+        assert_eq!(Time::from_nanos(5).minus(Duration::from_nanos(3)).as_nanos(), 2);
+        assert_eq!(late.minus(Duration::MAX), Time::ZERO);
         assert_eq!(Time::ZERO.since(late), Duration::ZERO);
         assert_eq!(Time::from_nanos(5).since(Time::from_nanos(2)), Duration::from_nanos(3));
     }

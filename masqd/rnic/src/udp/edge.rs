@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use masq_driver::{Connection, DriverError};
-use masq_wire::{IcrcFlow, ROCEV2_UDP_PORT};
+use masq_wire::{Ecn, IcrcFlow, ROCEV2_UDP_PORT};
 use rustc_hash::FxHashMap;
 
 use super::socket::AddressSockets;
@@ -153,8 +153,7 @@ impl Queued {
 
 /// A DSCP and ECN field with another DSCP.
 fn marked(traffic_class: u8, dscp: Option<u8>) -> u8 {
-    const ECN: u8 = 0b11;
-    dscp.map_or(traffic_class, |dscp| dscp << 2 | traffic_class & ECN)
+    dscp.map_or(traffic_class, |dscp| Ecn::of(traffic_class).mark(dscp << 2))
 }
 
 impl Edge {
@@ -334,6 +333,8 @@ impl Edge {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use masq_types::{Gid, WireQpn};
 
     use super::*;
@@ -352,20 +353,24 @@ mod tests {
         }
     }
 
-    /// Sends trains to itself through the kernel and checks what comes back: bytes, and the exact ICRC.
-    fn send_to_itself(address: &str, segmentation: bool) {
-        let address: IpAddr = address.parse().unwrap();
-        let mut edge = Edge::default();
-        let id = match edge.attach(address) {
-            Ok(id) => id,
+    fn attach(edge: &mut Edge, address: IpAddr) -> Option<LocalId> {
+        match edge.attach(address) {
+            Ok(id) => Some(id),
             Err(DriverError::Address { source, .. })
                 if source.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
                 eprintln!("{address} does not exist here: nothing to test");
-                return;
+                None
             }
             Err(e) => panic!("{e}"),
-        };
+        }
+    }
+
+    /// Sends trains to itself through the kernel and checks what comes back: bytes, and the exact ICRC.
+    fn send_to_itself(address: &str, segmentation: bool) {
+        let address: IpAddr = address.parse().unwrap();
+        let mut edge = Edge::default();
+        let Some(id) = attach(&mut edge, address) else { return };
         if !segmentation {
             edge.ports.get_mut(&id).unwrap().sockets.send_without_segmentation();
         }
@@ -383,6 +388,36 @@ mod tests {
         assert_eq!(received(&mut edge, id, address, sent.len()), sent);
         edge.close_route(&route);
         assert!(edge.detach(id));
+    }
+
+    /// Sends a datagram with each congestion mark to itself, and lets them wait.
+    fn send_marks_to_itself(address: &str) {
+        const WAIT: Duration = Duration::from_millis(3);
+        let address: IpAddr = address.parse().unwrap();
+        let mut edge = Edge::default();
+        let Some(id) = attach(&mut edge, address) else { return };
+        let mut batch = TxBatch::default();
+        let marks = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
+        for ecn in marks {
+            let route = edge.route(id, address, ROCEV2_UDP_PORT, ecn.mark(0xb8), 64).unwrap();
+            batch.buffer().extend([0; 100]);
+            batch.add(&edge, &route, None, Transmit { segments: 5, segment_bytes: 20, total_bytes: 100 });
+        }
+        assert!(edge.flush(&mut batch));
+        std::thread::sleep(WAIT);
+        let mut seen = Vec::new();
+        while seen.len() < marks.len() {
+            edge.receive(id, &mut |arrival| {
+                assert!(arrival.waited >= WAIT && arrival.waited < Duration::from_secs(1));
+                seen.push(arrival.ecn);
+            });
+        }
+        assert_eq!(seen, marks);
+    }
+
+    #[test]
+    fn ipv4_marks_and_waits() {
+        send_marks_to_itself("127.0.201.6");
     }
 
     /// At least `count` datagrams that have come from the address itself, each with the Identification that is expected.
@@ -456,8 +491,10 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_trains() {
+    fn ipv6_trains_marks_and_waits() {
+        // One behind another, since there is one such address.
         send_to_itself("::1", true);
+        send_marks_to_itself("::1");
     }
 
     #[test]

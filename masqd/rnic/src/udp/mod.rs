@@ -12,6 +12,12 @@
 //! Identification of a received packet. Ours is its index again; if that does not explain the ICRC, some
 //! other Identification may ([`masq_wire::IcrcVerdict::Explained`]), which leaves a check of 15 bits. That is how packets
 //! of other implementations are accepted. Over IPv6 the check is exact.
+//!
+//! # What else it tells of a packet
+//!
+//! Its congestion mark, which is that of its whole train, since the kernel merges only packets of one type of service; and how long it has
+//! waited in the socket, which is no delay of the network. The kernel stamps packets with the time of day, so that wait is taken
+//! when they are read, in the same clock, and stands for a moment of the engine's clock from then on.
 
 mod edge;
 mod fault;
@@ -25,6 +31,9 @@ pub use icrc::{FlowCache, Seen, seal, seal_one};
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use masq_wire::Ecn;
 
 /// Most datagrams of one train (the kernel's UDP_MAX_SEGMENTS was 64 for long).
 pub const MAX_SEGMENTS: usize = 64;
@@ -55,6 +64,10 @@ pub struct Arrival<'a> {
     pub segment_bytes: usize,
     /// Who sent them.
     pub source: SocketAddr,
+    /// The congestion mark of all of them.
+    pub ecn: Ecn,
+    /// How long they have waited since the host received them.
+    pub waited: Duration,
 }
 
 /// Something that carries datagrams for one local address: sockets today, AF_XDP or a wire of a test another day.

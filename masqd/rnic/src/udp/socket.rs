@@ -41,6 +41,12 @@ impl AddressSockets {
         sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)
             .unwrap_or_else(|e| tracing::info!(%address, error = %e, "UDP receive offload is not available"));
         grow(receiving.as_fd(), libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+        let (level, class) = match address {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTOS),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+        };
+        sys::set_option(receiving.as_fd(), level, class, 1)?;
+        sys::set_option(receiving.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
         // Setting "no segmentation" fails only where there is no segmentation offload at all.
         let segmentation = sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         Ok(Self {

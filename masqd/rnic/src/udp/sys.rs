@@ -5,8 +5,13 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
-use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use libc::{
+    c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6, sockaddr_storage, timespec,
+};
+use masq_wire::Ecn;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{Arrival, Train};
 
@@ -202,6 +207,7 @@ pub(super) fn receive(
         h.msg_control = (&raw mut *control).cast();
         h.msg_controllen = CONTROL_BYTES as _;
     }
+    let now = clock_gettime(ClockId::Realtime);
     // SAFETY: each header points at a name, a vector, a control and a chunk of its own; all live until the
     // call returns.
     let got = unsafe {
@@ -228,29 +234,74 @@ pub(super) fn receive(
         if truncated || bytes.is_empty() {
             continue;
         }
-        let segment_bytes = gro_size(&header.msg_hdr).unwrap_or(len).clamp(1, len);
-        sink(Arrival { bytes, segment_bytes, source });
+        let told = Told::by(&header.msg_hdr);
+        sink(Arrival {
+            bytes,
+            segment_bytes: told.segment_bytes.unwrap_or(len).clamp(1, len),
+            source,
+            ecn: Ecn::of(told.traffic_class),
+            waited: told.stamp.map_or(Duration::ZERO, |stamp| wait_since(stamp, now)),
+        });
     }
     Ok(got)
 }
 
-/// The UDP_GRO control message: bytes of each segment.
-fn gro_size(h: &msghdr) -> Option<usize> {
-    // SAFETY: the kernel filled the control buffer that `h` describes and set its length; the walk stays inside
-    // as CMSG_NXTHDR checks, and the length is compared before the value is read.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(h);
-        while !control.is_null() {
-            let c = &*control;
-            let holds_int = c.cmsg_len as usize >= libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
-            if c.cmsg_level == libc::SOL_UDP && c.cmsg_type == libc::UDP_GRO && holds_int {
-                let size = libc::CMSG_DATA(control).cast::<c_int>().read_unaligned();
-                return usize::try_from(size).ok();
+/// What control messages tell of a received train.
+#[derive(Default)]
+struct Told {
+    /// Bytes of each segment, when there are several.
+    segment_bytes: Option<usize>,
+    traffic_class: u8,
+    /// When the kernel received it, by CLOCK_REALTIME.
+    stamp: Option<timespec>,
+}
+
+impl Told {
+    fn by(h: &msghdr) -> Self {
+        let mut told = Self::default();
+        // SAFETY: the kernel filled the control buffer that `h` describes and set its length; the walk stays
+        // inside as CMSG_NXTHDR checks.
+        let mut next = unsafe { libc::CMSG_FIRSTHDR(h) };
+        // SAFETY: as above, not null is a whole cmsghdr.
+        while let Some(control) = unsafe { next.as_ref() } {
+            match (control.cmsg_level, control.cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    told.segment_bytes = get::<c_int>(control).and_then(|size| usize::try_from(size).ok());
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => {
+                    told.traffic_class = get::<u8>(control).unwrap_or_default();
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    told.traffic_class = get::<c_int>(control).unwrap_or_default() as u8;
+                }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => told.stamp = get(control),
+                _ => {}
             }
-            control = libc::CMSG_NXTHDR(h, control);
+            // SAFETY: `control` is a message of the buffer that `h` describes.
+            next = unsafe { libc::CMSG_NXTHDR(h, control) };
         }
+        told
     }
-    None
+}
+
+/// The value of a control message that the kernel has written, if it is long enough. `T` is an integer or made of them.
+fn get<T: Copy>(control: &cmsghdr) -> Option<T> {
+    // SAFETY: this only adds up lengths.
+    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) };
+    // SAFETY: the message's length says that a T follows its header; any bytes are one.
+    (control.cmsg_len >= needed as _)
+        .then(|| unsafe { libc::CMSG_DATA(control).cast::<T>().read_unaligned() })
+}
+
+/// How long ago `stamp` was at `now`, both by CLOCK_REALTIME, which can be set: nothing where it must have been.
+fn wait_since(stamp: timespec, now: rustix::time::Timespec) -> Duration {
+    const LONGEST: i128 = 1_000_000_000;
+    let nanos = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
+    let waited = nanos(now.tv_sec, now.tv_nsec) - nanos(stamp.tv_sec, stamp.tv_nsec);
+    match waited {
+        0..=LONGEST => Duration::from_nanos(waited as u64),
+        _ => Duration::ZERO,
+    }
 }
 
 /// Sets an integer socket option.

@@ -167,7 +167,7 @@ impl Pair {
         let now = self.now;
         let End { qp, world } = &mut self.ends[to];
         if let Ok(packet) = masq_wire::parse(datagram) {
-            qp.handle_packet(now, world, &packet);
+            qp.handle_packet(now, world, &packet, Receipt::unmarked(now));
             while qp.wants_work() {
                 qp.handle_work(now, world);
             }
