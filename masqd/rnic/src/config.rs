@@ -1,7 +1,8 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::transport::QpConfig;
-use crate::udp::FaultInjection;
+use crate::udp::{FaultInjection, Network, UdpSockets};
 
 /// How an RNIC runs.
 #[derive(Clone, Debug)]
@@ -10,6 +11,8 @@ pub struct RnicConfig {
     pub seed: [u8; 32],
     /// Longest time that the engine keeps looking for work before it sleeps. It looks for less where that has not paid.
     pub max_spin: Duration,
+    /// What its local addresses are bound on.
+    pub network: Arc<dyn Network>,
     /// What received packets suffer on purpose, in tests.
     pub faults: Option<FaultInjection>,
     /// Limits of the RC transport.
@@ -22,6 +25,7 @@ impl Default for RnicConfig {
         Self {
             seed: [0; 32],
             max_spin: Duration::from_micros(60),
+            network: Arc::new(UdpSockets::default()),
             faults: None,
             // 4 MiB at the largest MTU: enough to go on while the peer's engine waits for its turn on a busy host.
             // A receiving socket holds the windows of about sixteen connections.

@@ -106,7 +106,7 @@ impl Engine {
         let poller = Poller::new(&waker).map_err(os)?;
         Ok(Self {
             world: World::new(sink),
-            edge: Edge::default(),
+            edge: Edge::new(config.network.clone()),
             tx: TxBatch::default(),
             tx_blocked: false,
             inbound: Inbound::default(),

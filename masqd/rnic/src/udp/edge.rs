@@ -2,13 +2,13 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use masq_driver::{Connection, DriverError};
 use masq_wire::{Ecn, IcrcFlow, ROCEV2_UDP_PORT};
 use rustc_hash::FxHashMap;
 
-use super::socket::AddressSockets;
-use super::{Arrival, Datagrams, MAX_SEGMENTS, Train, seal, seal_one};
+use super::{Arrival, Datagrams, MAX_SEGMENTS, Network, Train, UdpSockets, seal, seal_one};
 use crate::transport::Transmit;
 
 /// One of the RNIC's local addresses.
@@ -16,8 +16,9 @@ use crate::transport::Transmit;
 pub struct LocalId(pub u32);
 
 /// All local addresses of the RNIC and their sockets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Edge {
+    network: Arc<dyn Network>,
     by_address: FxHashMap<IpAddr, LocalId>,
     ports: FxHashMap<LocalId, Port>,
     next_id: u32,
@@ -27,7 +28,7 @@ pub struct Edge {
 
 #[derive(Debug)]
 struct Port {
-    sockets: AddressSockets,
+    sockets: Box<dyn Datagrams>,
     users: u32,
 }
 
@@ -156,7 +157,25 @@ fn marked(traffic_class: u8, dscp: Option<u8>) -> u8 {
     dscp.map_or(traffic_class, |dscp| Ecn::of(traffic_class).mark(dscp << 2))
 }
 
+impl Default for Edge {
+    /// On the host's network.
+    fn default() -> Self {
+        Self::new(Arc::new(UdpSockets::default()))
+    }
+}
+
 impl Edge {
+    /// No local addresses yet.
+    pub fn new(network: Arc<dyn Network>) -> Self {
+        Self {
+            network,
+            by_address: FxHashMap::default(),
+            ports: FxHashMap::default(),
+            next_id: 0,
+            lost_trains: 0,
+        }
+    }
+
     /// Begins to use a local address.
     pub fn attach(&mut self, address: IpAddr) -> Result<LocalId, DriverError> {
         if let Some(id) = self.by_address.get(&address).copied() {
@@ -166,7 +185,7 @@ impl Edge {
             return Ok(id);
         }
         let sockets =
-            AddressSockets::bind(address).map_err(|source| DriverError::Address { address, source })?;
+            self.network.bind(address).map_err(|source| DriverError::Address { address, source })?;
         let id = LocalId(self.next_id);
         self.next_id += 1;
         self.by_address.insert(address, id);
@@ -369,11 +388,8 @@ mod tests {
     /// Sends trains to itself through the kernel and checks what comes back: bytes, and the exact ICRC.
     fn send_to_itself(address: &str, segmentation: bool) {
         let address: IpAddr = address.parse().unwrap();
-        let mut edge = Edge::default();
+        let mut edge = Edge::new(Arc::new(UdpSockets { segmentation }));
         let Some(id) = attach(&mut edge, address) else { return };
-        if !segmentation {
-            edge.ports.get_mut(&id).unwrap().sockets.send_without_segmentation();
-        }
         let route = edge.open_route(id, &connection(address)).unwrap();
         let mut batch = TxBatch::default();
         let mut sent: Vec<Vec<u8>> = Vec::new();

@@ -1,7 +1,7 @@
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
-use masq_wire::{ICRC_BYTES, IcrcFlow, IcrcVerdict};
+use masq_wire::{ICRC_BYTES, IcrcFlow, IcrcVerdict, Ipv4Ident};
 use rustc_hash::FxHashMap;
 
 /// Fills in the ICRC of each datagram of a train. `counted`: the kernel numbers the datagrams 0, 1, 2, …, else
@@ -27,12 +27,14 @@ pub struct FlowCache {
     last: Option<((SocketAddr, SocketAddr), IcrcFlow)>,
     /// Identification that the first datagram of the present train seems to have had.
     base: u16,
+    /// All datagrams of the present train have that one.
+    fixed: bool,
 }
 
 /// How sure a packet's ICRC is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It is right with the Identification that our own RNICs give.
+    /// It is right with an Identification that our own RNICs give: the place in the train or, where the kernel does not cut trains, 0.
     Exact,
     /// It is right with some other Identification.
     Explained,
@@ -47,15 +49,21 @@ impl FlowCache {
     /// Checks the ICRC of datagram `index` of a train.
     pub fn check(&mut self, source: SocketAddr, local: SocketAddr, datagram: &[u8], index: usize) -> Seen {
         if index == 0 {
-            self.base = 0;
+            (self.base, self.fixed) = (0, false);
         }
         let key = (source, local);
         if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
             self.last = self.find(key).map(|flow| (key, flow));
         }
         let Some((_, flow)) = &self.last else { return Seen::Bad };
-        match flow.check(datagram, self.base.wrapping_add(index as u16)) {
+        let step = if self.fixed { 0 } else { index as u16 };
+        match flow.check(datagram, self.base.wrapping_add(step)) {
             IcrcVerdict::Exact => Seen::Exact,
+            // The kernel also merges datagrams that all have the same Identification.
+            IcrcVerdict::Explained(Ipv4Ident { id: 0, dont_fragment: true }) => {
+                (self.base, self.fixed) = (0, true);
+                Seen::Exact
+            }
             IcrcVerdict::Explained(ident) => {
                 // The kernel merges datagrams whose Identifications go up by one.
                 self.base = ident.id.wrapping_sub(index as u16);
@@ -99,8 +107,12 @@ mod tests {
         let tail: Vec<_> =
             train.chunks(40).skip(1).enumerate().map(|(i, d)| cache.check(source, local, d, i)).collect();
         assert_eq!(tail, [Seen::Explained, Seen::Exact]);
+        // A train that was not cut by the kernel but merged by it.
         seal(&flow, &mut train, 40, false);
-        assert!(train.chunks(40).all(|d| cache.check(source, local, d, 0) == Seen::Exact));
+        for (i, d) in train.chunks(40).enumerate() {
+            assert_eq!(cache.check(source, local, d, i), Seen::Exact);
+            assert_eq!(cache.fixed, i > 0);
+        }
     }
 
     #[test]

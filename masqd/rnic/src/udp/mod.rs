@@ -28,9 +28,12 @@ mod sys;
 pub use edge::{Edge, LocalId, Route, TxBatch};
 pub use fault::{FaultInjection, FaultShim};
 pub use icrc::{FlowCache, Seen, seal, seal_one};
+pub use socket::UdpSockets;
 
+use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use masq_wire::Ecn;
@@ -70,16 +73,35 @@ pub struct Arrival<'a> {
     pub waited: Duration,
 }
 
-/// Something that carries datagrams for one local address: sockets today, AF_XDP or a wire of a test another day.
-pub trait Datagrams {
+/// What the RNIC's local addresses are bound on.
+pub trait Network: Debug + Send + Sync {
+    /// Begins to receive at UDP port 4791 of `address`.
+    fn bind(&self, address: IpAddr) -> io::Result<Box<dyn Datagrams>>;
+}
+
+/// Something that carries datagrams for one local address: sockets, or a wire of a test.
+pub trait Datagrams: Debug + Send {
     /// The local address.
     fn address(&self) -> IpAddr;
+
+    /// A descriptor that can be read from while something waits to be received.
+    fn receiving(&self) -> BorrowedFd<'_>;
+
+    /// Opens a source port for one more user. Returns the port that will be used: 4791 when the wanted one belongs
+    /// to somebody else.
+    fn open_source(&mut self, port: u16) -> u16;
+
+    /// Closes a source port when its last user goes.
+    fn close_source(&mut self, port: u16);
 
     /// Sends trains in order; returns how many were taken. Those after are to be sent again when there is room.
     /// A train that cannot be sent at all counts as taken: it is lost, as on any network.
     fn send(&mut self, trains: &[Train<'_>]) -> usize;
 
-    /// How many datagrams of a train get the IPv4 Identifications 0, 1, 2, …; 1 when all get 0.
+    /// Trains that could not be sent: there is no route, or they are too long for it.
+    fn lost_trains(&self) -> u64;
+
+    /// Whether the datagrams of a train get the IPv4 Identifications 0, 1, 2, …; else all get 0.
     fn counts_segments(&self) -> bool;
 
     /// Hands what has arrived to `sink`, a bounded number of trains. Returns whether there may be more.

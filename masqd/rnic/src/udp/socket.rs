@@ -5,19 +5,41 @@ use std::os::fd::{AsFd, BorrowedFd};
 use masq_wire::ROCEV2_UDP_PORT;
 use rustc_hash::FxHashMap;
 
-use super::sys::{self, Outgoing, RecvBuffers, SEND_BATCH};
-use super::{Arrival, Datagrams, Train};
+use super::sys::{self, RecvBuffers};
+use super::{Arrival, Datagrams, Network, Train};
 
 /// Bytes of socket buffers that are asked for: a few hundred trains with the kernel's accounting.
 const BUFFER_BYTES: i32 = 32 << 20;
 
+/// The host's network, through UDP sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpSockets {
+    /// Trains are given to the kernel whole, which cuts them (UDP_SEGMENT), and taken from it whole (UDP_GRO), where it can.
+    pub segmentation: bool,
+}
+
+impl Default for UdpSockets {
+    /// With segmentation.
+    fn default() -> Self {
+        Self { segmentation: true }
+    }
+}
+
+impl Network for UdpSockets {
+    fn bind(&self, address: IpAddr) -> io::Result<Box<dyn Datagrams>> {
+        Ok(Box::new(AddressSockets::bind(address, self.segmentation)?))
+    }
+}
+
 /// The sockets of one local address: one that receives on port 4791, and one for each source port in use.
 #[derive(Debug)]
-pub(super) struct AddressSockets {
+struct AddressSockets {
     address: IpAddr,
     receiving: UdpSocket,
     sending: FxHashMap<u16, Sending>,
     segmentation: bool,
+    /// Bytes of the first train that is to be sent that have left already.
+    begun: usize,
     lost_trains: u64,
     buffers: RecvBuffers,
 }
@@ -35,11 +57,14 @@ impl std::fmt::Debug for RecvBuffers {
 }
 
 impl AddressSockets {
-    /// Listens on port 4791 of `address`.
-    pub(super) fn bind(address: IpAddr) -> io::Result<Self> {
+    /// Listens on port 4791 of `address`. With `segmentation`, the kernel cuts and merges datagrams if it can.
+    fn bind(address: IpAddr, segmentation: bool) -> io::Result<Self> {
         let receiving = open(address, ROCEV2_UDP_PORT)?;
-        sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)
-            .unwrap_or_else(|e| tracing::info!(%address, error = %e, "UDP receive offload is not available"));
+        if segmentation {
+            sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap_or_else(
+                |e| tracing::info!(%address, error = %e, "UDP receive offload is not available"),
+            );
+        }
         grow(receiving.as_fd(), libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         let (level, class) = match address {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTOS),
@@ -48,24 +73,95 @@ impl AddressSockets {
         sys::set_option(receiving.as_fd(), level, class, 1)?;
         sys::set_option(receiving.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
         // Setting "no segmentation" fails only where there is no segmentation offload at all.
-        let segmentation = sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let segmentation =
+            segmentation && sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             address,
             receiving,
             sending: FxHashMap::default(),
             segmentation,
+            begun: 0,
             lost_trains: 0,
             buffers: RecvBuffers::new(),
         })
     }
 
-    pub(super) fn receiving(&self) -> BorrowedFd<'_> {
+    fn note_loss(&mut self, train: &Train<'_>, error: &io::Error) {
+        self.lost_trains += 1;
+        tracing::debug!(destination = %train.destination, %error, "a train could not be sent");
+    }
+
+    fn socket(&self, port: u16) -> BorrowedFd<'_> {
+        self.sending.get(&port).map_or(&self.receiving, |s| &s.socket).as_fd()
+    }
+
+    /// Sends the beginning of `trains`, of whose first `begun` bytes have left. Returns how many messages went out.
+    fn send_some(&self, trains: &[Train<'_>]) -> io::Result<usize> {
+        let Some(first) = trains.first() else { return Ok(0) };
+        let same = trains.iter().take_while(|t| t.source_port == first.source_port);
+        let mut skip = self.begun;
+        let messages = same.flat_map(|train| {
+            let bytes = train.bytes.get(std::mem::take(&mut skip)..).unwrap_or_default();
+            bytes.chunks(self.message_bytes(train)).map(|bytes| Train { bytes, ..*train })
+        });
+        sys::send(self.socket(first.source_port), messages)
+    }
+
+    /// Bytes of a train that the kernel takes as one message.
+    fn message_bytes(&self, train: &Train<'_>) -> usize {
+        if self.segmentation { train.bytes.len().max(1) } else { train.segment_bytes }
+    }
+
+    /// `messages` of `trains` have gone out. Returns how many trains that completes.
+    fn advance(&mut self, trains: &[Train<'_>], mut messages: usize) -> usize {
+        let mut done = 0;
+        for train in trains {
+            let size = self.message_bytes(train);
+            let left = train.bytes.len().saturating_sub(self.begun).div_ceil(size);
+            if messages < left {
+                self.begun += messages * size;
+                break;
+            }
+            messages -= left;
+            self.begun = 0;
+            done += 1;
+        }
+        done
+    }
+
+    /// The rest of a train is given up.
+    fn give_up(&mut self, train: &Train<'_>, error: &io::Error) {
+        // A route's device may not be able to segment. The ICRCs were made for counted segments, so this train is lost
+        // all the same if that is so; sent singly it tells whether to go on without.
+        let refused = matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL));
+        if self.segmentation && refused && train.bytes.len() > train.segment_bytes {
+            self.segmentation = false;
+            match self.send_some(std::slice::from_ref(train)) {
+                Ok(_) => {
+                    tracing::warn!(address = %self.address, "UDP segmentation is not available: sending singly");
+                }
+                Err(_) => self.segmentation = true,
+            }
+        }
+        self.begun = 0;
+        self.note_loss(train, error);
+    }
+}
+
+impl Datagrams for AddressSockets {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn counts_segments(&self) -> bool {
+        self.segmentation
+    }
+
+    fn receiving(&self) -> BorrowedFd<'_> {
         self.receiving.as_fd()
     }
 
-    /// Opens a source port for one more user. Returns the port that will be used: 4791 when the wanted one belongs
-    /// to somebody else.
-    pub(super) fn open_source(&mut self, port: u16) -> u16 {
+    fn open_source(&mut self, port: u16) -> u16 {
         if let Some(sending) = self.sending.get_mut(&port) {
             sending.users += 1;
             return port;
@@ -86,8 +182,7 @@ impl AddressSockets {
         }
     }
 
-    /// Closes a source port when its last user goes.
-    pub(super) fn close_source(&mut self, port: u16) {
+    fn close_source(&mut self, port: u16) {
         if let Some(sending) = self.sending.get_mut(&port) {
             sending.users -= 1;
             if sending.users == 0 {
@@ -96,92 +191,14 @@ impl AddressSockets {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn send_without_segmentation(&mut self) {
-        self.segmentation = false;
-    }
-
-    /// Trains that the kernel refused to send: there is no route, or they are too long for it.
-    pub(super) fn lost_trains(&self) -> u64 {
-        self.lost_trains
-    }
-
-    fn note_loss(&mut self, train: &Train<'_>, error: &io::Error) {
-        self.lost_trains += 1;
-        tracing::debug!(destination = %train.destination, %error, "a train could not be sent");
-    }
-
-    fn socket(&self, port: u16) -> BorrowedFd<'_> {
-        self.sending.get(&port).map_or(&self.receiving, |s| &s.socket).as_fd()
-    }
-
-    /// Sends one train as single datagrams. Fails when there is no room.
-    fn send_singly(&self, train: &Train<'_>) -> io::Result<usize> {
-        let socket = self.socket(train.source_port);
-        let mut sent = 0;
-        for segments in train.bytes.chunks(train.segment_bytes * SEND_BATCH) {
-            let singles = |bytes| Outgoing { train: Train { bytes, ..*train }, segmented: false };
-            let messages: Vec<_> = segments.chunks(train.segment_bytes).map(singles).collect();
-            let mut rest = messages.as_slice();
-            while !rest.is_empty() {
-                let n = sys::send(socket, rest)?;
-                sent += n;
-                rest = rest.get(n..).unwrap_or_default();
-            }
-        }
-        Ok(sent)
-    }
-}
-
-impl Datagrams for AddressSockets {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn counts_segments(&self) -> bool {
-        self.segmentation
-    }
-
     fn send(&mut self, trains: &[Train<'_>]) -> usize {
         let mut taken = 0;
         while let Some(rest @ [first, ..]) = trains.get(taken..) {
-            if !self.segmentation && first.bytes.len() > first.segment_bytes {
-                match self.send_singly(first) {
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => return taken,
-                    Err(e) => self.note_loss(first, &e),
-                    Ok(_) => {}
-                }
-                taken += 1;
-                continue;
-            }
-            // As many as go through the same socket.
-            let segmented = |t: &Train<'_>| t.bytes.len() > t.segment_bytes;
-            let fits =
-                |t: &&Train<'_>| t.source_port == first.source_port && (self.segmentation || !segmented(t));
-            let batch = rest.iter().take_while(fits).take(SEND_BATCH);
-            let mut messages: [Option<Outgoing<'_>>; SEND_BATCH] = [const { None }; SEND_BATCH];
-            let mut count = 0;
-            for (slot, train) in messages.iter_mut().zip(batch) {
-                *slot = Some(Outgoing { train: *train, segmented: segmented(train) });
-                count += 1;
-            }
-            match send_some(self.socket(first.source_port), &messages, count) {
-                Ok(n) => taken += n,
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                    return taken;
-                }
-                Err(e) if segmented(first) && matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
-                    // The route's device may not be able to segment. The ICRCs were made for counted segments,
-                    // so this train is lost all the same if that is so; it tells whether to go on without.
-                    if self.send_singly(first).is_ok() {
-                        tracing::warn!(address = %self.address, "UDP segmentation is not available: sending singly");
-                        self.segmentation = false;
-                    }
-                    self.note_loss(first, &e);
-                    taken += 1;
-                }
+            match self.send_some(rest) {
+                Ok(messages) => taken += self.advance(rest, messages),
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,
                 Err(e) => {
-                    self.note_loss(first, &e);
+                    self.give_up(first, &e);
                     taken += 1;
                 }
             }
@@ -189,18 +206,13 @@ impl Datagrams for AddressSockets {
         taken
     }
 
+    fn lost_trains(&self) -> u64 {
+        self.lost_trains
+    }
+
     fn receive(&mut self, sink: &mut dyn FnMut(Arrival<'_>)) -> io::Result<bool> {
         Ok(sys::receive(self.receiving.as_fd(), &mut self.buffers, sink)? > 0)
     }
-}
-
-/// The first `count` messages.
-fn send_some(
-    socket: BorrowedFd<'_>,
-    messages: &[Option<Outgoing<'_>>; SEND_BATCH],
-    count: usize,
-) -> io::Result<usize> {
-    sys::send(socket, messages.iter().take(count).flatten())
 }
 
 /// A socket whose datagrams have the don't-fragment flag and, because it is unconnected, IPv4 Identification 0.

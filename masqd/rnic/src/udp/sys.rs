@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Arrival, Train};
 
 /// Messages of one system call.
-pub(super) const SEND_BATCH: usize = 16;
+const SEND_BATCH: usize = 16;
 const RECV_BATCH: usize = 8;
 /// The longest train that the kernel hands over.
 const RECV_BYTES: usize = 1 << 16;
@@ -27,17 +27,11 @@ const CONTROL_BYTES: usize = 96;
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_BYTES]);
 
-/// One datagram or train to send.
-pub(super) struct Outgoing<'a> {
-    pub(super) train: Train<'a>,
-    /// The kernel cuts the train into segments.
-    pub(super) segmented: bool,
-}
-
-/// Sends at most [`SEND_BATCH`] messages; returns how many went out, at least one unless it fails.
-pub(super) fn send<'a, 'b: 'a>(
+/// Sends the first messages of `trains`, each of which the kernel cuts if it is longer than its segments; returns how many went out, at
+/// least one unless there are none or it fails.
+pub(super) fn send<'a>(
     socket: BorrowedFd<'_>,
-    messages: impl IntoIterator<Item = &'a Outgoing<'b>>,
+    trains: impl IntoIterator<Item = Train<'a>>,
 ) -> io::Result<usize> {
     // SAFETY: all of these are plain structures for which zeroes are a value.
     let (mut names, mut vectors, mut headers) = unsafe {
@@ -50,9 +44,8 @@ pub(super) fn send<'a, 'b: 'a>(
     let mut controls = [Control([0; CONTROL_BYTES]); SEND_BATCH];
     let slots = names.iter_mut().zip(&mut vectors).zip(&mut headers).zip(&mut controls);
     let mut n = 0;
-    for ((((name, vector), header), control), message) in slots.zip(messages) {
+    for ((((name, vector), header), control), train) in slots.zip(trains) {
         n += 1;
-        let train = &message.train;
         vector.iov_base = train.bytes.as_ptr().cast_mut().cast();
         vector.iov_len = train.bytes.len();
         let h = &mut header.msg_hdr;
@@ -62,20 +55,20 @@ pub(super) fn send<'a, 'b: 'a>(
         h.msg_iovlen = 1;
         h.msg_control = (&raw mut *control).cast();
         h.msg_controllen = CONTROL_BYTES as _;
-        put_controls(h, message);
+        put_controls(h, &train);
     }
-    // SAFETY: the first n headers point at names, vectors and controls above, and at payloads that `messages`
-    // borrows; all live until the call returns. sendmmsg does not write through iov_base.
+    // SAFETY: the first n headers point at names, vectors and controls above, and at payloads that the trains
+    // borrow; all live until the call returns. sendmmsg does not write through iov_base.
     let sent = unsafe {
         libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-fn put_controls(h: &mut msghdr, message: &Outgoing<'_>) {
-    let Train { destination, segment_bytes, traffic_class, hop_limit, .. } = message.train;
+fn put_controls(h: &mut msghdr, train: &Train<'_>) {
+    let Train { bytes, destination, segment_bytes, traffic_class, hop_limit, .. } = *train;
     let mut controls = ControlWriter { used: 0, next: first_control(h) };
-    if message.segmented {
+    if bytes.len() > segment_bytes {
         controls.put(h, libc::SOL_UDP, libc::UDP_SEGMENT, segment_bytes as u16);
     }
     let (level, class, hops) = match destination {
