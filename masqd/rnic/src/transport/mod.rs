@@ -41,6 +41,7 @@ mod requester;
 mod resources;
 mod responder;
 mod retry;
+mod rtt;
 mod time;
 
 use core::time::Duration;
@@ -62,6 +63,7 @@ pub use env::{
 };
 pub use receipt::Receipt;
 pub use request::{Failure, change_key, judge_send};
+pub use rtt::RoundTrip;
 pub use time::Time;
 
 /// What does not change in the life of a queue pair.
@@ -233,6 +235,11 @@ impl QpCore {
         }
     }
 
+    /// How long the peer's answers take, once that has been measured.
+    pub fn round_trip(&self) -> Option<RoundTrip> {
+        self.requester.round_trip()
+    }
+
     /// Changes state and attributes. The whole change is refused if it is not a legal transition from the present
     /// state, if `change.from` is another state, or if a value is out of range. Into RESET drops all work without
     /// completions; the caller resets the rings. Into ERR flushes both queues and sends nothing more.
@@ -312,7 +319,7 @@ impl QpCore {
             }
         } else if kind.is_response() && responses {
             let (link, requester, counters) = self.requester_parts();
-            requester.handle_response(&link, now, env, counters, packet)
+            requester.handle_response(&link, now, env, counters, packet, receipt)
         } else {
             self.counters.rx_dropped += 1;
             return;

@@ -9,8 +9,10 @@ use super::counters::Counters;
 use super::env::{Cause, Env, MemoryFault, SendOp, SendWork, Status};
 use super::inflight::Inflight;
 use super::link::{Broken, Link};
+use super::receipt::Receipt;
 use super::request::{Failure, Piece, Request, change_key, judge_send, packets_of};
 use super::retry::{Exhausted, Retry};
+use super::rtt::{RoundTrip, Rtt};
 use super::time::Time;
 
 /// Call [`Requester::start`] at RTS; [`Requester::fetch`] when there may be work; [`Requester::handle_response`],
@@ -20,6 +22,7 @@ use super::time::Time;
 pub(super) struct Requester {
     inflight: Inflight,
     retry: Retry,
+    rtt: Rtt,
     /// READ and atomic requests between `una` and `next`.
     fetches: u32,
     /// The PSN behind the last one that asks for an answer since the last time that it was gone back to `una`. The local ACK timeout runs only
@@ -39,6 +42,7 @@ impl Requester {
         self.inflight.start(psn);
         self.asked = psn;
         self.retry.start(link.attributes);
+        self.rtt = Rtt::default();
         self.fetches = 0;
         self.ring_has_work = true;
     }
@@ -56,6 +60,11 @@ impl Requester {
     /// Requests whose memory is kept.
     pub(super) fn buffers(&self) -> usize {
         self.inflight.buffers()
+    }
+
+    /// How long the peer's answers take.
+    pub(super) fn round_trip(&self) -> Option<RoundTrip> {
+        self.rtt.round_trip()
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -177,7 +186,8 @@ impl Requester {
             }
             self.fetches += u32::from(work.op.is_fetch());
             counters.sent_pkts += 1;
-            counters.retransmitted_pkts += u64::from(self.inflight.next() != self.inflight.high());
+            let (psn, repeated) = (self.inflight.next(), self.inflight.next() != self.inflight.high());
+            counters.retransmitted_pkts += u64::from(repeated);
             self.inflight.advance(piece.packets);
             if !link.is_reliable() {
                 // Nobody acknowledges it: what is sent is done.
@@ -188,6 +198,9 @@ impl Requester {
             } else if asks {
                 self.asked = self.inflight.next();
                 self.retry.sent(now, link.ack_timeout());
+                if !repeated {
+                    self.rtt.sent(now, psn.plus(1));
+                }
             }
         }
         Ok(())
@@ -229,6 +242,7 @@ impl Requester {
         env: &mut E,
         counters: &mut Counters,
         packet: &Parsed<'_>,
+        receipt: Receipt,
     ) -> Result<(), Broken> {
         let una = self.inflight.una();
         let psn = packet.repr.bth.psn;
@@ -244,6 +258,7 @@ impl Requester {
             _ => Ok(()),
         };
         if self.inflight.una() != una {
+            self.rtt.answered(now, receipt.at, self.inflight.una(), None);
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
         }
         outcome?;
@@ -444,6 +459,7 @@ impl Requester {
 
     fn go_back(&mut self) {
         self.inflight.go_back();
+        self.rtt.forget();
         self.asked = self.inflight.una();
         self.fetches = 0;
     }
