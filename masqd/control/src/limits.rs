@@ -1,4 +1,5 @@
 use masq_policy::quota::{Quotas, Resource};
+use masq_types::Features;
 
 /// What one guest device can do at most: the RNIC's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Limits {
     pub num_comp_vectors: u16,
     /// Doorbell slots.
     pub num_db_slots: u16,
+    /// What the RNIC can do beyond standard RoCEv2.
+    pub features: Features,
 }
 
 impl Limits {

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use masq_model::{Endpoint, Host, Vnic};
 use masq_policy::qpn::{allocate_block, overlap};
-use masq_types::{Gid, MacAddr, QpnBlock, Vni, WireQpn};
+use masq_types::{Features, Gid, MacAddr, QpnBlock, Vni, WireQpn};
 
 use crate::Directory;
 
@@ -112,6 +112,8 @@ pub struct Own<'a> {
     pub last: Option<&'a Endpoint>,
     /// Where a block of QPNs is looked for when there is none yet: any number, the caller's randomness.
     pub start: u32,
+    /// What its RNIC can do beyond standard RoCEv2.
+    pub features: Features,
 }
 
 /// The endpoint record that the host of `vnic` shall publish. Blocks of an earlier record of the same host and network are kept.
@@ -161,6 +163,7 @@ pub fn plan_endpoint(directory: &Directory, vnic: &str, own: Own<'_>) -> Result<
         addresses,
         gsi_qpn: gsi_qpn(v, &qpn_blocks),
         qpn_blocks,
+        features: own.features,
         generation,
     })
 }

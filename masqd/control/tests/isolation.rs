@@ -6,7 +6,7 @@ use common::*;
 use masq_control::*;
 use masq_driver::Rate;
 use masq_policy::conntrack::Touched;
-use masq_types::Gid;
+use masq_types::{Features, Gid};
 use vrdma_abi::control::*;
 
 fn ready() -> Guest {
@@ -265,6 +265,25 @@ fn a_host_that_the_store_has_lost_keeps_its_connections_but_gets_no_new_ones() {
     let changes = vec![gone("masq/v1/endpoint/blue-2"), gone("masq/v1/vnic/blue-2")];
     let delta = g.directory.apply(&store::Batch { changes, revision: 4 });
     assert_eq!(g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections.len(), 2);
+}
+
+/// A record without features is that of a stranger, and bits that nobody here knows are not passed on.
+#[test]
+fn a_connection_uses_what_both_hosts_can_do() {
+    let mut g = ready();
+    let qpn = g.qpn_of("blue-2");
+    g.connect(1, gid("192.168.0.2"), qpn).unwrap();
+    assert_eq!(g.rnic.connection(1).unwrap().features, Features::NONE);
+    let mut endpoint = g.directory.endpoint("blue-2").unwrap().clone();
+    endpoint.features = Features::from_bits(1 << 20) | Features::SELECTIVE;
+    let value = masq_model::Object::Endpoint(endpoint).to_json();
+    let change = store::Change::Put { key: "masq/v1/endpoint/blue-2".into(), value };
+    let delta = g.directory.apply(&store::Batch { changes: vec![change], revision: 2 });
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched).connections;
+    assert!(revoked.is_empty(), "a connection stays as it was made: {revoked:?}");
+    g.qp_in_init(2);
+    g.connect(2, gid("192.168.0.2"), qpn).unwrap();
+    assert_eq!(g.rnic.connection(2).unwrap().features, Features::SELECTIVE);
 }
 
 #[test]

@@ -99,6 +99,7 @@ impl World {
             addresses: vec!["10.0.0.9".parse().unwrap()],
             qpn_blocks: Vec::new(),
             gsi_qpn: masq_types::WireQpn::from_wire(1),
+            features: masq_types::Features::NONE,
             generation: 1,
         };
         self.put(revision, [Object::Endpoint(endpoint)]);

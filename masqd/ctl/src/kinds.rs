@@ -332,6 +332,7 @@ pub static KINDS: &[KindSpec] = &[
             Field::required("underlay", "addresses", Form::Address, "Its underlay addresses").many().column(),
             Field::required("qpns", "qpn_blocks", Form::Block, "Its blocks of wire QPNs").many().column(),
             Field::required("gsi-qpn", "gsi_qpn", COUNT, "Wire QPN of its GSI"),
+            Field::optional("features", "features", COUNT, "What its RNIC can do beyond standard RoCEv2, as bits", "0"),
             Field::required("gid", "gids", Form::Address, "Its virtual addresses").many().column(),
             Field::required("block-generation", "generation", COUNT, "Grows when blocks change hands"),
         ],
@@ -380,7 +381,7 @@ mod tests {
         Alias, ClassRate, DEFAULT_PRIORITY, Direction, Endpoint, Host, HostState, Object, QosPolicy, Quota,
         SecurityGroup, SecurityGroupRule, Transport, Vnic, Vpc,
     };
-    use masq_types::{Gid, MacAddr, QpnBlock, WireQpn};
+    use masq_types::{Features, Gid, MacAddr, QpnBlock, WireQpn};
     use serde_json::Value;
 
     use super::*;
@@ -453,6 +454,7 @@ mod tests {
                 addresses: vec![ip],
                 qpn_blocks: vec![QpnBlock { first: 256, len: 256 }],
                 gsi_qpn: WireQpn::from_wire(256),
+                features: Features::SELECTIVE,
                 generation: 1,
             }),
             Object::HostState(HostState { host: text("h"), realised_revision: 1, problems: vec![text("p")] }),

@@ -307,5 +307,6 @@ fn rnic_limits() -> Limits {
         max_rd_atomic: limits::MAX_RD_ATOMIC,
         num_comp_vectors: limits::COMP_VECTORS,
         num_db_slots: limits::SLOTS,
+        features: limits::FEATURES,
     }
 }

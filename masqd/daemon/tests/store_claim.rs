@@ -13,7 +13,7 @@ use masq_control::store::{
 };
 use masq_model::{DesiredState, Endpoint, Object};
 use masq_policy::rename::{Endpoints, Found};
-use masq_types::{Gid, QpnBlock, Vni, WireQpn};
+use masq_types::{Features, Gid, QpnBlock, Vni, WireQpn};
 use masqd::claim::Claim;
 use masqd::host::{Host, Refresher, Watchdog};
 use masqd::router::Router;
@@ -141,6 +141,7 @@ fn endpoint(address: &str) -> Object {
         addresses: vec!["192.0.2.2".parse().unwrap()],
         qpn_blocks: vec![QpnBlock { first: 1 << 14, len: 1 << 14 }],
         gsi_qpn: WireQpn::from_wire(1 << 14),
+        features: Features::NONE,
         generation: 1,
     })
 }

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use masq_types::{Gid, Mtu, Psn, Qpn, QpnBlock, Vni, WireQpn};
+use masq_types::{Features, Gid, Mtu, Psn, Qpn, QpnBlock, Vni, WireQpn};
 
 use crate::{Limits, Rate};
 
@@ -668,6 +668,9 @@ pub struct Connection {
     pub traffic_class: u8,
     /// Hop limit or TTL.
     pub hop_limit: u8,
+    /// What both ends can do beyond standard RoCEv2. Towards the peer nothing else is used; what the peer uses is understood in any case, as
+    /// the two ends may have read different versions of each other's records.
+    pub features: Features,
     /// The virtual addresses, for messages to people.
     pub virtual_local: Gid,
     /// The virtual address of the peer.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use masq_types::{Gid, MacAddr, QpnBlock, Vni, WireQpn};
+use masq_types::{Features, Gid, MacAddr, QpnBlock, Vni, WireQpn};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -344,6 +344,11 @@ pub struct Endpoint {
     #[serde(default = "no_gsi")]
     #[schema(value_type = u32, maximum = 16_777_215)]
     pub gsi_qpn: WireQpn,
+    /// What its host's RNIC can do beyond standard RoCEv2: bit 0, timed and selective acknowledgements. Peers use what they can do,
+    /// too, and ignore bits that they do not know. 0 in records of hosts whose masqd knows none.
+    #[serde(default, skip_serializing_if = "Features::is_none")]
+    #[schema(value_type = u32)]
+    pub features: Features,
     /// Grows whenever the blocks change hands.
     pub generation: u64,
 }

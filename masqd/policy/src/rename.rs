@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use masq_types::{Gid, PathId, QpnBlock, Vni, WireQpn};
+use masq_types::{Features, Gid, PathId, QpnBlock, Vni, WireQpn};
 
 /// A realised vNIC, as its peers know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Peer {
     pub addresses: Vec<IpAddr>,
     /// Blocks of wire QPNs that it owns.
     pub qpn_blocks: Vec<QpnBlock>,
+    /// What its RNIC can do beyond standard RoCEv2.
+    pub features: Features,
     /// Grows whenever the blocks change hands.
     pub generation: u64,
 }
@@ -176,6 +178,7 @@ mod tests {
             host: "h".into(),
             addresses: addresses.iter().map(|a| ip(a)).collect(),
             qpn_blocks: vec![QpnBlock::new(8192, 4096).unwrap()],
+            features: Features::NONE,
             generation: 1,
         }
     }

@@ -1,5 +1,9 @@
 //! What this RNIC can do. masqd announces these in the device's config space.
 
+use masq_types::Features;
+
+/// What it can do beyond standard RoCEv2.
+pub const FEATURES: Features = Features::SELECTIVE;
 /// Doorbell slots of a device.
 pub const SLOTS: u16 = 8;
 /// Completion vectors of a device.

@@ -4,6 +4,7 @@
 //! that mean different things cannot be confused.
 #![no_std]
 
+mod features;
 mod gid;
 mod key;
 mod mac;
@@ -13,6 +14,7 @@ mod psn;
 mod qpn;
 mod vni;
 
+pub use features::Features;
 pub use gid::Gid;
 pub use key::{Lkey, Rkey};
 pub use mac::{MacAddr, ParseMacError};

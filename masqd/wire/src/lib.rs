@@ -51,6 +51,7 @@ mod opcode;
 mod packet;
 pub mod pcap;
 mod reth;
+mod selective;
 mod view;
 mod xrceth;
 
@@ -66,6 +67,7 @@ pub use imm::ImmDt;
 pub use opcode::{Header, Kind, Layout, Opcode, OpcodeInfo, Position, Tail, Transport};
 pub use packet::{Extension, MAX_HEADER_BYTES, PacketRepr, Parsed, parse};
 pub use reth::{Reth, RethRepr};
+pub use selective::{Arrived, ArrivedRepr, Hold, HoldRepr};
 pub use xrceth::XrcEth;
 
 /// The UDP destination port of RoCEv2 (Annex A17; assigned by IANA).

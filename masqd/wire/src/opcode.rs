@@ -1,4 +1,4 @@
-//! BTH opcodes as data (IBTA Vol 1 §9.2.1; RoCEv2 Annex A17 §A17.9.3 for CNP).
+//! BTH opcodes as data (IBTA Vol 1 §9.2.1; RoCEv2 Annex A17 §A17.9.3 for CNP). Of those for manufacturers, two are masq's own.
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ pub enum Transport {
     Cnp,
     /// Extended reliable connection, 0xa0..=0xbf (Annex A14): as RC, with an XRCETH in each request.
     Xrc,
-    /// Manufacturer-specific, 0xc0..=0xff; no row in the table.
+    /// Manufacturer-specific, 0xc0..=0xff: here, what masq's reliable connections say to each other.
     Manufacturer,
 }
 
@@ -34,6 +34,8 @@ pub enum Kind {
     ReadResponse,
     /// An acknowledgement or negative acknowledgement.
     Ack,
+    /// An acknowledgement that says what has arrived behind a gap.
+    SelectiveAck,
     /// The answer to an atomic operation.
     AtomicAck,
     /// A compare and swap request.
@@ -52,7 +54,7 @@ impl Kind {
 
     /// Whether such a packet goes back to the requester.
     pub const fn is_response(self) -> bool {
-        matches!(self, Kind::ReadResponse | Kind::Ack | Kind::AtomicAck)
+        matches!(self, Kind::ReadResponse | Kind::Ack | Kind::SelectiveAck | Kind::AtomicAck)
     }
 }
 
@@ -119,6 +121,8 @@ pub enum Header {
     ImmDt,
     /// Invalidate extended transport header, 4 bytes.
     Ieth,
+    /// Hold time, 4 bytes; masq's own.
+    Hold,
 }
 
 impl Header {
@@ -132,6 +136,7 @@ impl Header {
             Header::AtomicAckEth => crate::AtomicAckEth::LEN,
             Header::ImmDt => crate::ImmDt::LEN,
             Header::Ieth => crate::Ieth::LEN,
+            Header::Hold => crate::Hold::LEN,
         }
     }
 }
@@ -147,6 +152,7 @@ pub enum Layout {
     RethImm,
     Aeth,
     AethAtomicAck,
+    AethHold,
     Atomic,
     Deth,
     DethImm,
@@ -154,7 +160,7 @@ pub enum Layout {
 
 impl Layout {
     /// Every layout.
-    pub const ALL: [Layout; 10] = [
+    pub const ALL: [Layout; 11] = [
         Layout::None,
         Layout::Imm,
         Layout::Ieth,
@@ -162,6 +168,7 @@ impl Layout {
         Layout::RethImm,
         Layout::Aeth,
         Layout::AethAtomicAck,
+        Layout::AethHold,
         Layout::Atomic,
         Layout::Deth,
         Layout::DethImm,
@@ -177,6 +184,7 @@ impl Layout {
             Layout::RethImm => &[Header::Reth, Header::ImmDt],
             Layout::Aeth => &[Header::Aeth],
             Layout::AethAtomicAck => &[Header::Aeth, Header::AtomicAckEth],
+            Layout::AethHold => &[Header::Aeth, Header::Hold],
             Layout::Atomic => &[Header::AtomicEth],
             Layout::Deth => &[Header::Deth],
             Layout::DethImm => &[Header::Deth, Header::ImmDt],
@@ -210,6 +218,8 @@ pub(crate) enum Body {
     Payload,
     /// Sixteen reserved bytes (CNP).
     Reserved16,
+    /// A bitmap of what has arrived.
+    Bitmap,
 }
 
 /// One row of the opcode table.
@@ -341,6 +351,9 @@ table! {
     0xb4 XRC_FETCH_ADD            "XRC FetchAdd"                    Xrc FetchAdd     Only   Atomic        Empty
     0xb6 XRC_SEND_LAST_INV        "XRC SEND Last with Invalidate"   Xrc Send         Last   Ieth          Payload
     0xb7 XRC_SEND_ONLY_INV        "XRC SEND Only with Invalidate"   Xrc Send         Only   Ieth          Payload
+
+    0xc0 MASQ_TIMED_ACK           "masq Timed Acknowledge"          Manufacturer Ack          Only AethHold Empty
+    0xc1 MASQ_SELECTIVE_ACK       "masq Selective Acknowledge"      Manufacturer SelectiveAck Only AethHold Bitmap
 }
 
 static BY_VALUE: [Option<OpcodeInfo>; 256] = {
@@ -486,7 +499,7 @@ mod tests {
     #[test]
     fn extension_headers_have_the_lengths_of_the_standard() {
         let lengths = Layout::ALL.map(Layout::len_bytes);
-        assert_eq!(lengths, [0, 4, 4, 16, 20, 4, 12, 28, 8, 12]);
+        assert_eq!(lengths, [0, 4, 4, 16, 20, 4, 12, 8, 28, 8, 12]);
     }
 
     #[test]
@@ -504,14 +517,15 @@ mod tests {
             (0x44, Transport::Rd),
             (0x80, Transport::Cnp),
             (0xb5, Transport::Xrc),
-            (0xc0, Transport::Manufacturer),
+            (0xc2, Transport::Manufacturer),
             (0xff, Transport::Manufacturer),
         ] {
             assert_eq!(Opcode(value).info(), None);
             assert_eq!(Opcode(value).transport(), transport);
             assert_eq!(Opcode(value).is_manufacturer(), value >= 0xc0);
         }
-        assert_eq!(Opcode(0xc1).to_string(), "opcode 0xc1");
+        assert_eq!(Opcode(0xc2).to_string(), "opcode 0xc2");
+        assert!(Opcode::MASQ_TIMED_ACK.is_manufacturer() && Opcode::MASQ_SELECTIVE_ACK.is_manufacturer());
         assert_eq!(Opcode::RC_ACK.to_string(), "RC Acknowledge");
     }
 }

@@ -2,8 +2,8 @@ use masq_types::{Mtu, Psn, WireQpn};
 
 use crate::opcode::{Body, Layout, Opcode, OpcodeInfo, Position};
 use crate::{
-    Aeth, AethRepr, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Bth, BthRepr, Deth, DethRepr,
-    ICRC_BYTES, Ieth, ImmDt, PadCount, Reth, RethRepr, WireError, XrcEth,
+    Aeth, AethRepr, Arrived, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Bth, BthRepr, Deth,
+    DethRepr, Hold, HoldRepr, ICRC_BYTES, Ieth, ImmDt, PadCount, Reth, RethRepr, WireError, XrcEth,
 };
 
 /// Bytes of all transport headers of any packet, at most: BTH, XRCETH and AtomicETH.
@@ -28,6 +28,7 @@ pub enum Extension {
     RethImm(RethRepr, ImmDt),
     Aeth(AethRepr),
     AethAtomicAck(AethRepr, AtomicAckEthRepr),
+    AethHold(AethRepr, HoldRepr),
     Atomic(AtomicEthRepr),
     Deth(DethRepr),
     DethImm(DethRepr, ImmDt),
@@ -44,6 +45,7 @@ impl Extension {
             Extension::RethImm(..) => Layout::RethImm,
             Extension::Aeth(_) => Layout::Aeth,
             Extension::AethAtomicAck(..) => Layout::AethAtomicAck,
+            Extension::AethHold(..) => Layout::AethHold,
             Extension::Atomic(_) => Layout::Atomic,
             Extension::Deth(_) => Layout::Deth,
             Extension::DethImm(..) => Layout::DethImm,
@@ -61,7 +63,7 @@ impl Extension {
     /// The AETH, if there is one.
     pub const fn aeth(&self) -> Option<&AethRepr> {
         match self {
-            Extension::Aeth(a) | Extension::AethAtomicAck(a, _) => Some(a),
+            Extension::Aeth(a) | Extension::AethAtomicAck(a, _) | Extension::AethHold(a, _) => Some(a),
             _ => None,
         }
     }
@@ -86,6 +88,14 @@ impl Extension {
     pub const fn atomic_ack(&self) -> Option<&AtomicAckEthRepr> {
         match self {
             Extension::AethAtomicAck(_, a) => Some(a),
+            _ => None,
+        }
+    }
+
+    /// The hold time, if there is one.
+    pub const fn hold(&self) -> Option<HoldRepr> {
+        match self {
+            Extension::AethHold(_, h) => Some(*h),
             _ => None,
         }
     }
@@ -122,6 +132,10 @@ impl Extension {
                 let ack = AtomicAckEth::from_prefix(after(Aeth::LEN)?)?;
                 Extension::AethAtomicAck(aeth(bytes)?, AtomicAckEthRepr::parse(ack))
             }
+            Layout::AethHold => {
+                let hold = Hold::from_prefix(after(Aeth::LEN)?)?;
+                Extension::AethHold(aeth(bytes)?, HoldRepr::parse(hold))
+            }
             Layout::Atomic => Extension::Atomic(AtomicEthRepr::parse(AtomicEth::from_prefix(bytes)?)),
             Layout::Deth => Extension::Deth(deth(bytes)?),
             Layout::DethImm => Extension::DethImm(deth(bytes)?, ImmDt::from_prefix(after(Deth::LEN)?)?),
@@ -148,6 +162,11 @@ impl Extension {
                 let (head, rest) = split(bytes)?;
                 aeth.emit(head);
                 ack.emit(split(rest)?.0);
+            }
+            Extension::AethHold(aeth, hold) => {
+                let (head, rest) = split(bytes)?;
+                aeth.emit(head);
+                hold.emit(split(rest)?.0);
             }
             Extension::Atomic(atomic) => atomic.emit(split(bytes)?.0),
             Extension::Deth(deth) => deth.emit(split(bytes)?.0),
@@ -232,7 +251,7 @@ pub struct Parsed<'a> {
     pub repr: PacketRepr,
     /// The opcode's row.
     pub info: &'static OpcodeInfo,
-    /// The application's payload without pad; empty for opcodes that carry none.
+    /// The application's payload without pad, or the bitmap of a selective acknowledgement; empty for opcodes that carry neither.
     pub payload: &'a [u8],
     /// The ICRC that stands in the packet, as [`IcrcFlow::compute`](crate::IcrcFlow::compute) gives it.
     pub icrc: u32,
@@ -295,9 +314,13 @@ fn judge_body<'a>(bth: &BthRepr, info: &OpcodeInfo, body: &'a [u8]) -> Result<&'
         }
         Body::Empty if got != 0 => Err(WireError::UnexpectedPayload { opcode, got }),
         Body::Reserved16 if got != 16 => Err(WireError::PayloadLength { opcode, got }),
-        Body::Empty | Body::Reserved16 if pad != 0 => {
+        Body::Bitmap if !(4..=Arrived::MAX_BYTES).contains(&got) || !got.is_multiple_of(4) => {
+            Err(WireError::PayloadLength { opcode, got })
+        }
+        Body::Empty | Body::Reserved16 | Body::Bitmap if pad != 0 => {
             Err(WireError::UnexpectedPad { opcode, pad: pad as u8 })
         }
+        Body::Bitmap => Ok(body),
         Body::Empty | Body::Reserved16 => Ok(&[]),
     }
 }

@@ -70,6 +70,8 @@ const HEADER_BYTES: &[(u8, usize)] = &[
     (0xb4, 44),
     (0xb6, 20),
     (0xb7, 20),
+    (0xc0, 20),
+    (0xc1, 20),
 ];
 
 /// A packet of `len` bytes in all with this opcode and pad count, and zeros elsewhere.
@@ -123,6 +125,12 @@ fn payload_is_judged_by_opcode() {
             assert_eq!(with(0, 0), Err(WireError::PayloadLength { opcode, got: 0 }));
             assert_eq!(with(0, 20), Err(WireError::PayloadLength { opcode, got: 20 }));
             assert_eq!(with(1, 16), Err(WireError::UnexpectedPad { opcode, pad: 1 }));
+        } else if opcode == Opcode::MASQ_SELECTIVE_ACK {
+            assert_eq!([with(0, 4), with(0, 8), with(0, 128)], [Ok(4), Ok(8), Ok(128)]);
+            for got in [0, 132] {
+                assert_eq!(with(0, got), Err(WireError::PayloadLength { opcode, got }));
+            }
+            assert_eq!(with(3, 4), Err(WireError::UnexpectedPad { opcode, pad: 3 }));
         } else {
             assert_eq!(with(0, 0), Ok(0));
             assert_eq!(with(0, 4), Err(WireError::UnexpectedPayload { opcode, got: 4 }));
@@ -207,6 +215,37 @@ fn golden_bytes_of_an_atomic_answer_both_ways() {
     assert_eq!(out[..24], bytes[..24]);
 }
 
+#[test]
+fn golden_bytes_of_own_acknowledgements_both_ways() {
+    let bytes = [
+        0xc1, 0x40, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 1, 0, // BTH
+        0x1f, 0, 0, 3, // AETH
+        0, 0, 0x30, 0x39, // hold time
+        0x06, 0, 0, 0, // bitmap
+        0, 0, 0, 0, // ICRC
+    ];
+    let aeth = AethRepr { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Msn::new(3) };
+    let ext = Extension::AethHold(aeth, HoldRepr { nanos: 12_345 });
+    let repr = |opcode| PacketRepr::new(opcode, WireQpn::from_wire(9), Psn::new(0x100), ext);
+    let parsed = parse(&bytes).unwrap();
+    assert_eq!(parsed.repr, repr(Opcode::MASQ_SELECTIVE_ACK));
+    assert_eq!(Arrived::new(parsed.payload).places().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        parsed.repr.ext.hold().map(HoldRepr::duration),
+        Some(core::time::Duration::from_nanos(12_345))
+    );
+
+    let timed = [&[0xc0], &bytes[1..20], &bytes[24..]].concat();
+    assert_eq!(parse(&timed).unwrap().repr, repr(Opcode::MASQ_TIMED_ACK));
+    for (opcode, bytes) in
+        [(Opcode::MASQ_SELECTIVE_ACK, &bytes[..20]), (Opcode::MASQ_TIMED_ACK, &timed[..20])]
+    {
+        let mut out = [0xa5; MAX_HEADER_BYTES];
+        assert_eq!(repr(opcode).emit_headers(&mut out), Ok(20));
+        assert_eq!(&out[..20], bytes);
+    }
+}
+
 /// The XRCETH comes right behind the BTH, and only in requests (IBTA Vol 1 Annex A14).
 #[test]
 fn golden_bytes_of_xrc_both_ways() {
@@ -243,7 +282,7 @@ fn emit_refuses_what_no_receiver_would_understand() {
     let imm = Extension::Imm(ImmDt([0; 4]));
     let (opcode, got) = (Opcode::RC_SEND_ONLY, Layout::Imm);
     assert_eq!(with(opcode, imm), Err(WireError::LayoutMismatch { opcode, got }));
-    assert_eq!(with(Opcode(0xc0), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xc0))));
+    assert_eq!(with(Opcode(0xc2), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xc2))));
     assert_eq!(with(Opcode::RC_SEND_ONLY_IMM, imm), Ok(16));
 }
 

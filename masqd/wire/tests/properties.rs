@@ -4,8 +4,8 @@ use masq_types::{Mtu, Psn, Rkey, WireQpn};
 use masq_wire::ip::{Datagram, IPV4_LEN, IPV6_LEN, Ipv4Repr, Ipv6Repr, PROTO_UDP, UDP_LEN, UdpRepr};
 use masq_wire::pcap::{LinkType, Pcap};
 use masq_wire::{
-    AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, Extension, ICRC_BYTES, IcrcFlow,
-    IcrcVerdict, Ieth, ImmDt, Ipv4Ident, Layout, MAX_HEADER_BYTES, Msn, Opcode, PacketRepr, Position,
+    AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, Extension, HoldRepr, ICRC_BYTES, IcrcFlow,
+    IcrcVerdict, Ieth, ImmDt, Ipv4Ident, Kind, Layout, MAX_HEADER_BYTES, Msn, Opcode, PacketRepr, Position,
     ROCEV2_UDP_PORT, RethRepr, Syndrome, XrcEth, explain_ipv4_id, parse,
 };
 use proptest::prelude::*;
@@ -47,6 +47,9 @@ fn extension(layout: Layout) -> BoxedStrategy<Extension> {
         Layout::AethAtomicAck => (aeth(), any::<u64>())
             .prop_map(|(a, original)| Extension::AethAtomicAck(a, AtomicAckEthRepr { original }))
             .boxed(),
+        Layout::AethHold => {
+            (aeth(), any::<u32>()).prop_map(|(a, nanos)| Extension::AethHold(a, HoldRepr { nanos })).boxed()
+        }
         Layout::Atomic => any::<(u64, u32, u64, u64)>()
             .prop_map(|(va, rkey, swap_or_add, compare)| {
                 Extension::Atomic(AtomicEthRepr { va, rkey: Rkey(rkey), swap_or_add, compare })
@@ -73,6 +76,9 @@ fn packet() -> impl Strategy<Value = (PacketRepr, Vec<u8>)> {
             ..BthRepr::new(info.opcode, dest_qp, Psn::new(psn))
         };
         let payload = match info.position {
+            _ if info.kind == Kind::SelectiveAck => {
+                (1usize..=32).prop_flat_map(|words| prop::collection::vec(any::<u8>(), 4 * words)).boxed()
+            }
             _ if !info.has_payload() => prop::collection::vec(any::<u8>(), 0..1).boxed(),
             Position::First | Position::Middle => prop::collection::vec(any::<u8>(), 256..257).boxed(),
             Position::Last => prop::collection::vec(any::<u8>(), 1..40).boxed(),
@@ -143,7 +149,7 @@ proptest! {
             Err(_) => {}
             // Only payload can be missing unnoticed here; the ICRC then tells.
             Ok(parsed) => {
-                prop_assert!(parsed.info.has_payload());
+                prop_assert!(parsed.info.has_payload() || parsed.info.kind == Kind::SelectiveAck);
                 prop_assert!(parsed.payload.len() < payload.len());
                 prop_assert!(keep % 4 == 0);
                 prop_assert!(flow.check(&bytes[..keep], 0) != IcrcVerdict::Exact);

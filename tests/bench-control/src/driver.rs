@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use masq_driver::*;
 use masq_rnic::{Rnic, RnicConfig, limits};
-use masq_types::{Gid, Mtu, Psn, Qpn, WireQpn};
+use masq_types::{Features, Gid, Mtu, Psn, Qpn, WireQpn};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vrdma_abi::ring::{CQE_BYTES, ring_pages};
 
@@ -140,6 +140,7 @@ fn changes(underlay: IpAddr, number: u32) -> [(&'static str, QpChange); 3] {
         udp_source_port: 0xc000,
         traffic_class: 0,
         hop_limit: 64,
+        features: Features::NONE,
         virtual_local: Gid::from(underlay),
         virtual_remote: Gid::from(underlay),
     };

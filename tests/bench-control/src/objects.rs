@@ -7,7 +7,7 @@ use masq_model::{
     Action, Direction, Endpoint, Object, QosPolicy, Quota, SecurityGroup, SecurityGroupRule, Transport, Vnic,
     Vpc,
 };
-use masq_types::{MacAddr, QpnBlock, Vni, WireQpn};
+use masq_types::{Features, MacAddr, QpnBlock, Vni, WireQpn};
 
 /// The network.
 pub const VPC: &str = "bench";
@@ -59,6 +59,7 @@ pub fn endpoint(v: &Vnic, block: u32) -> Endpoint {
         addresses: vec![Ipv4Addr::new(10, 77, 0, 2).into()],
         qpn_blocks: QpnBlock::new(first, QpnBlock::MIN_LEN).into_iter().collect(),
         gsi_qpn: WireQpn::from_wire(first),
+        features: Features::NONE,
         generation: 1,
     }
 }

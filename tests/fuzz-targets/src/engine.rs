@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use masq_driver::{Command, Connection, DriverError, QpChange, QpState, Reply};
 use masq_rnic::RnicConfig;
 use masq_rnic::transport::Time;
-use masq_types::{Gid, Psn, WireQpn};
+use masq_types::{Features, Gid, Psn, WireQpn};
 use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS};
 
 use crate::guests::{
@@ -52,6 +52,7 @@ pub fn to_stranger(guest: &Guest, stranger: IpAddr, options: &Options) -> [QpCha
         udp_source_port: 0xc123,
         traffic_class: 0,
         hop_limit: 64,
+        features: Features::NONE,
         virtual_local: Gid::from(guest.address),
         virtual_remote: Gid::from(stranger),
     };

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use masq_wire::ip::Datagram;
 use masq_wire::pcap::Pcap;
-use masq_wire::{Bth, IcrcFlow, IcrcVerdict, MAX_HEADER_BYTES, parse};
+use masq_wire::{Arrived, Bth, IcrcFlow, IcrcVerdict, Kind, MAX_HEADER_BYTES, parse};
 
 /// One input: as a datagram's payload, an IP packet, and a capture.
 pub fn run(data: &[u8]) {
@@ -35,7 +35,9 @@ fn payload(bytes: &[u8]) {
     let Ok(parsed) = parse(bytes) else { return };
     let mut headers = [0x5a; MAX_HEADER_BYTES];
     let len = parsed.repr.emit_headers(&mut headers).expect("what was parsed can be emitted");
-    assert!(parsed.payload.is_empty() || parsed.info.has_payload());
+    let bitmap = parsed.info.kind == Kind::SelectiveAck;
+    assert!(parsed.payload.is_empty() || parsed.info.has_payload() || bitmap);
+    assert!(Arrived::new(parsed.payload).places().all(|place| place < Arrived::MAX_BITS));
     assert!(len + parsed.payload.len() < bytes.len());
     // Reserved bits are lost; what is left has the same meaning.
     let rest = bytes.get(len..).unwrap_or_default();

@@ -404,6 +404,7 @@ fn peer(e: &Endpoint) -> Peer {
         host: Arc::from(e.host.as_str()),
         addresses: e.addresses.clone(),
         qpn_blocks: e.qpn_blocks.clone(),
+        features: e.features,
         generation: e.generation,
     }
 }

@@ -59,6 +59,8 @@ fn places(e: &Endpoint) -> impl Iterator<Item = (Vni, IpAddr, QpnBlock)> {
 
 #[cfg(test)]
 mod tests {
+    use masq_types::Features;
+
     use super::*;
 
     fn endpoint(vnic: &str, vni: u32, address: &str, first: u32, gsi: u32) -> Endpoint {
@@ -70,6 +72,7 @@ mod tests {
             addresses: vec![address.parse().unwrap()],
             qpn_blocks: vec![QpnBlock { first, len: 8192 }],
             gsi_qpn: WireQpn::from_wire(gsi),
+            features: Features::NONE,
             generation: 1,
         }
     }

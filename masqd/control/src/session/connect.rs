@@ -80,6 +80,7 @@ impl Session {
             udp_source_port: udp_source_port(attr.flow_label, local_qpn, remote_qpn),
             traffic_class: if self.trusts_dscp() { attr.traffic_class & DSCP_BITS } else { 0 },
             hop_limit: UNDERLAY_HOP_LIMIT,
+            features: self.config.limits.features.common(peer.features),
             virtual_local: local,
             virtual_remote: remote,
         };

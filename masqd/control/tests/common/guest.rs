@@ -11,7 +11,7 @@ use masq_control::{
 use masq_driver::VnicId;
 use masq_model::{DesiredState, Kind, Object};
 use masq_policy::quota::{Quotas, Resource};
-use masq_types::{Gid, Mtu};
+use masq_types::{Features, Gid, Mtu};
 use vrdma_abi::control as abi;
 use vrdma_abi::control::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -129,6 +129,7 @@ pub fn limits() -> Limits {
         max_rd_atomic: 16,
         num_comp_vectors: 4,
         num_db_slots: 8,
+        features: Features::SELECTIVE,
     }
 }
 

@@ -354,7 +354,7 @@ impl Edge {
 mod tests {
     use std::time::Duration;
 
-    use masq_types::{Gid, WireQpn};
+    use masq_types::{Features, Gid, WireQpn};
 
     use super::*;
     use crate::udp::{FlowCache, Seen};
@@ -367,6 +367,7 @@ mod tests {
             udp_source_port: 0xc123,
             traffic_class: 0x68,
             hop_limit: 64,
+            features: Features::NONE,
             virtual_local: Gid::from(address),
             virtual_remote: Gid::from(address),
         }

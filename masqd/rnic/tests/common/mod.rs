@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use masq_driver::*;
 use masq_rnic::transport::Time;
 use masq_rnic::{Engine, Rnic, RnicConfig};
-use masq_types::{Gid, Mtu, Psn, Qpn, Vni, WireQpn};
+use masq_types::{Features, Gid, Mtu, Psn, Qpn, Vni, WireQpn};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vm_memory::{FileOffset, MmapRegion};
@@ -390,6 +390,7 @@ impl Guest {
             udp_source_port: 0xc000 | (qp.handle.0 as u16),
             traffic_class: 0,
             hop_limit: 64,
+            features: Features::NONE,
             virtual_local: Gid::from(self.address),
             virtual_remote: Gid::from(remote.address),
         };

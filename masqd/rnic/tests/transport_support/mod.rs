@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use masq_driver::{Access, Connection, QpChange, QpState, QpType};
 use masq_rnic::transport::*;
-use masq_types::{Gid, Mtu, Psn, WireQpn};
+use masq_types::{Features, Gid, Mtu, Psn, WireQpn};
 
 pub use rng::Seeded;
 pub use world::{Region, World, sge};
@@ -298,6 +298,7 @@ pub fn to_rts(setup: &Setup, end: usize) -> [QpChange; 3] {
         udp_source_port: 0xc000,
         traffic_class: 0,
         hop_limit: 64,
+        features: Features::NONE,
         virtual_local: gid,
         virtual_remote: gid,
     };
