@@ -9,8 +9,8 @@ use masq_driver::QpState;
 use masq_rnic::transport::*;
 use masq_types::{Mtu, Psn, Rkey};
 use masq_wire::{
-    AethRepr, AtomicAckEthRepr, AtomicEthRepr, Bth, BthRepr, DethRepr, Extension, Ieth, ImmDt, Layout, Msn,
-    Opcode, PadCount, RethRepr, Syndrome,
+    AethRepr, AtomicAckEthRepr, AtomicEthRepr, Bth, BthRepr, DethRepr, Extension, HoldRepr, Ieth, ImmDt,
+    Kind, Layout, Msn, Opcode, PadCount, RethRepr, Syndrome,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -123,11 +123,16 @@ fn forge(f: &Forged, psn: Psn) -> Option<Vec<u8>> {
         Layout::RethImm => Extension::RethImm(reth, imm),
         Layout::Aeth => Extension::Aeth(aeth),
         Layout::AethAtomicAck => Extension::AethAtomicAck(aeth, AtomicAckEthRepr { original: va }),
+        Layout::AethHold => Extension::AethHold(aeth, HoldRepr { nanos: f.rkey }),
         Layout::Atomic => Extension::Atomic(AtomicEthRepr { va, rkey, swap_or_add: 3, compare: 4 }),
         Layout::Deth => Extension::Deth(DethRepr { qkey: 1, src_qp: qpn(0) }),
         Layout::DethImm => Extension::DethImm(DethRepr { qkey: 1, src_qp: qpn(0) }, imm),
     };
-    let payload = if info.has_payload() { f.payload } else { 0 };
+    let payload = match info.kind {
+        Kind::SelectiveAck => 4 * (1 + f.payload % 32),
+        _ if info.has_payload() => f.payload,
+        _ => 0,
+    };
     let mut repr = masq_wire::PacketRepr { bth, xrc: None, ext };
     repr.set_payload_len(payload);
     let mut datagram = vec![0; repr.header_len()];

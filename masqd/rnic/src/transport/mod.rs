@@ -104,6 +104,15 @@ impl QpConfig {
     }
 }
 
+impl QpConfig {
+    /// Whether packets of `transport` are for it: its own, and what masq's reliable connections say to each other, whatever the peer's record says.
+    fn takes(&self, transport: Transport) -> bool {
+        let own = self.transport();
+        transport == own
+            || (transport == Transport::Manufacturer && matches!(own, Transport::Rc | Transport::Xrc))
+    }
+}
+
 impl Default for QpConfig {
     fn default() -> Self {
         Self {
@@ -307,7 +316,7 @@ impl QpCore {
         let receives = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         let requests = responder && receives;
         let responses = matches!(self.state, QpState::Rts | QpState::Sqd);
-        let outcome = if packet.info.transport != self.config.transport() {
+        let outcome = if !self.config.takes(packet.info.transport) {
             self.counters.rx_dropped += 1;
             return;
         } else if kind.is_request() && requests {

@@ -252,7 +252,7 @@ impl Requester {
             return Ok(());
         }
         let outcome = match packet.info.kind {
-            Kind::Ack => self.acknowledgement(link, now, env, counters, packet),
+            Kind::Ack | Kind::SelectiveAck => self.acknowledgement(link, now, env, counters, packet),
             Kind::ReadResponse => self.read_response(link, env, counters, packet),
             Kind::AtomicAck => self.atomic_response(link, env, counters, packet),
             _ => Ok(()),
