@@ -1,9 +1,10 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use masq_types::{Features, Gid, Mtu, Psn, Qpn, QpnBlock, Vni, WireQpn};
 
-use crate::{Limits, Rate};
+use crate::{Limits, PacketTap, Rate};
 
 /// One attached guest device; masqd chooses it, and never twice in the life of an RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -327,6 +328,39 @@ pub enum Command {
     QpTraffic {
         /// The device.
         vnic: VnicId,
+    },
+    /// What a vNIC's queue pairs have counted since it was attached, those included that are gone. Replies
+    /// [`Reply::Counters`](crate::Reply::Counters), with the same names in the same order as [`Command::Counters`] for what queue pairs count.
+    VnicEvents {
+        /// The device.
+        vnic: VnicId,
+    },
+    /// How queue pairs are. Replies [`Reply::QpDetails`](crate::Reply::QpDetails).
+    DescribeQps {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair; `None` for all.
+        qp: Option<QpHandle>,
+    },
+    /// Shows a queue pair's packets to `tap`, until that wants no more, [`Command::StopCapture`], or the queue pair's end, when `tap` is dropped.
+    /// Refused with [`DriverError::Invalid`](crate::DriverError::Invalid) when there are no packets: of datagrams, without a connection, and when the
+    /// peer is on this RNIC; with [`DriverError::Busy`](crate::DriverError::Busy) when there is a tap already.
+    StartCapture {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+        /// Takes the packets.
+        tap: Arc<dyn PacketTap>,
+    },
+    /// Ends what [`Command::StartCapture`] has begun with the same `tap`; succeeds if that has ended already.
+    StopCapture {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+        /// What took the packets.
+        tap: Arc<dyn PacketTap>,
     },
     /// What exists. Replies [`Reply::Objects`](crate::Reply::Objects).
     List,

@@ -12,6 +12,7 @@
 mod command;
 mod error;
 mod event;
+mod inspect;
 mod limits;
 mod reply;
 mod transition;
@@ -19,6 +20,9 @@ mod transition;
 pub use command::*;
 pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
+pub use inspect::{
+    FailedRequest, PacketTap, QpDetails, QpError, QpPath, QpProtocol, QpRoundTrip, TappedPacket,
+};
 pub use limits::{Limits, LimitsError, Rate, check_class};
 pub use reply::*;
 pub use transition::{AttrMask, Transition, TransitionError, check_transition, transition};

@@ -1,6 +1,6 @@
 use masq_types::{Lkey, Psn, Rkey, WireQpn};
 
-use crate::{CqHandle, CtxHandle, MrHandle, MwHandle, QpHandle, QpState, SrqHandle, VnicId};
+use crate::{CqHandle, CtxHandle, MrHandle, MwHandle, QpDetails, QpHandle, QpState, SrqHandle, VnicId};
 
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub enum Reply {
     VnicCounters(VnicCounters),
     /// What the queue pairs of one vNIC have sent and received, by handle.
     QpTraffic(Vec<(QpHandle, QpTraffic)>),
+    /// How queue pairs are, by handle.
+    QpDetails(Vec<QpDetails>),
 }
 
 /// What a vNIC has sent and received since it was attached.

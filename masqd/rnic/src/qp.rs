@@ -1,9 +1,10 @@
 //! Queue pairs: what the engine keeps of each, and the table of them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use masq_driver::{CtxHandle, QpHandle, QpTraffic, XrcdHandle};
+use masq_driver::{CtxHandle, PacketTap, QpHandle, QpTraffic, XrcdHandle};
 use masq_types::{Qpn, WireQpn};
 use slab::Slab;
 
@@ -15,7 +16,7 @@ use crate::local::Initiator;
 use crate::ring::{RecvRing, SendRing};
 use crate::shaping::Short;
 use crate::srqs::SrqKey;
-use crate::transport::{QpCore, RecvWork, SendWork, Time};
+use crate::transport::{Cause, QpCore, RecvWork, SendWork, Status, Time, WorkQueue};
 use crate::udp::{LocalId, Route};
 
 /// Names a queue pair for as long as it lives; keys are never used again.
@@ -57,6 +58,8 @@ pub struct Qp {
     pub errand: bool,
     /// What it has sent and received.
     pub traffic: QpTraffic,
+    /// Who is shown its packets.
+    pub tap: Option<Arc<dyn PacketTap>>,
     /// It waits until the sockets take more.
     pub parked: bool,
     /// When the timer that is queued for it goes off.
@@ -104,8 +107,23 @@ pub struct QpIo {
     pub lost_completion: bool,
     /// Completions written so far, as a sign of progress.
     pub completions: u64,
+    /// The last request that has failed otherwise than by being flushed.
+    pub failed: Option<Failed>,
     /// The send queue was reported as drained while a send towards a local peer was not done.
     pub drained_early: bool,
+}
+
+/// A request that has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// When.
+    pub at: Time,
+    /// The queue that it was in.
+    pub queue: WorkQueue,
+    /// How it was completed.
+    pub status: Status,
+    /// Why.
+    pub cause: Cause,
 }
 
 /// Where a queue pair's receives come from.

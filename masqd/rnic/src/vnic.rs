@@ -17,6 +17,7 @@ use crate::memory::{GuestMemory, PAGE_BYTES};
 use crate::qp::QpKey;
 use crate::shaping::Shaping;
 use crate::srqs::SrqTable;
+use crate::transport::Counters;
 use crate::udp::LocalId;
 
 const SLOTS: usize = limits::SLOTS as usize;
@@ -61,6 +62,8 @@ pub struct Vnic {
     pub shaping: Shaping,
     /// What it has sent and received; what is counted elsewhere is 0.
     pub traffic: VnicCounters,
+    /// What its queue pairs have counted that are gone.
+    pub counters: Counters,
     /// Send requests whose memory its queue pairs keep.
     pub held_requests: usize,
     /// Queue pairs that have something to do for which this vNIC pays: its own, and those that read from it.
@@ -123,6 +126,7 @@ impl Vnic {
             datagrams: Datagrams::default(),
             shaping: Shaping::default(),
             traffic: VnicCounters::default(),
+            counters: Counters::default(),
             held_requests: 0,
             ready: VecDeque::new(),
             deficit: 0,

@@ -210,7 +210,7 @@ impl Icrc {
 }
 
 /// The part of an IPv4 header that the ICRC covers and that a socket does not show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv4Ident {
     /// Identification.
     pub id: u16,

@@ -220,7 +220,7 @@ fn receive(
             complete(world, key, Some(&origin), done);
         }
         Err(Failure { status, cause }) => {
-            world.counters.resp_cqe_error += 1;
+            world.counters_of(key).resp_cqe_error += 1;
             complete(world, key, None, |c| Completion { status, cause, ..c });
             let now = world.now;
             world.with_env(key, |core, env| core.fail(now, env, None, "a receive failed"));
@@ -299,8 +299,9 @@ fn complete(
 
 /// A datagram of `bytes` has been received.
 fn account(world: &mut World, key: QpKey, bytes: u64) {
-    world.counters.rcvd_pkts += 1;
-    world.counters.rcvd_msgs += 1;
+    let counters = world.counters_of(key);
+    counters.rcvd_pkts += 1;
+    counters.rcvd_msgs += 1;
     let Some(qp) = world.qps.get_mut(key) else { return };
     qp.traffic.rx_bytes += bytes;
     if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {

@@ -346,8 +346,9 @@ fn wait(world: &mut World, key: QpKey, outgoing: &Outgoing) -> Step {
 /// A datagram of `bytes` has left.
 fn account(world: &mut World, outgoing: &Outgoing, bytes: u64) {
     let now = world.now;
-    world.counters.sent_pkts += 1;
-    world.counters.sent_msgs += 1;
+    let counters = world.counters_of(outgoing.from);
+    counters.sent_pkts += 1;
+    counters.sent_msgs += 1;
     if let Some(qp) = world.qps.get_mut(outgoing.from) {
         qp.traffic.tx_bytes += bytes;
     }
@@ -378,7 +379,7 @@ fn succeed(world: &mut World, key: QpKey) {
 
 /// The held request fails, and with it the send queue.
 fn fail(world: &mut World, key: QpKey, failure: Failure) -> Step {
-    world.counters.req_cqe_error += 1;
+    world.counters_of(key).req_cqe_error += 1;
     finish_send(world, key, failure.status, failure.cause, 0);
     world.with_env(key, |core, env| core.fail_sends(env));
     world.schedule(key);

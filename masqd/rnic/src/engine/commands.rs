@@ -105,6 +105,10 @@ impl Engine {
             Command::NoPeer { vnic, name } => self.no_peer(vnic, name).map(done),
             Command::VnicCounters { vnic } => self.vnic_counters(vnic).map(Reply::VnicCounters),
             Command::QpTraffic { vnic } => self.qp_traffic(vnic).map(Reply::QpTraffic),
+            Command::VnicEvents { vnic } => self.vnic_events(vnic).map(Reply::Counters),
+            Command::DescribeQps { vnic, qp } => self.describe_qps(vnic, qp).map(Reply::QpDetails),
+            Command::StartCapture { vnic, qp, tap } => self.start_capture(vnic, qp, tap).map(done),
+            Command::StopCapture { vnic, qp, tap } => self.stop_capture(vnic, qp, &tap).map(done),
             Command::List => Ok(Reply::Objects(self.list())),
             Command::Counters => Ok(Reply::Counters(self.counters())),
         };
@@ -167,6 +171,7 @@ impl Engine {
         self.world.schedule.dequeue(key);
         self.world.release_waiting(key);
         let Some(mut vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
+        self.world.counters += vnic.counters;
         vnic.datagrams.close(&mut self.edge);
         for kick in vnic.queues.values().filter_map(|q| q.kick.as_ref()) {
             self.poller.remove(kick.as_fd());
@@ -451,9 +456,9 @@ impl Engine {
         let Some(key) = self.world.vnic_mut(id)?.qps.remove(&handle) else { return Ok(()) };
         self.disconnect(key);
         let Some(qp) = self.world.qps.remove(key) else { return Ok(()) };
-        self.world.counters += *qp.core.counters();
         self.world.schedule.parked.retain(|k| *k != key);
         if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
+            vnic.counters += *qp.core.counters();
             vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
             QueueUses::of(&qp.io).release(vnic);
             if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {
@@ -543,6 +548,9 @@ impl Engine {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sum = self.world.counters;
+        for (_, vnic) in self.world.vnics.iter() {
+            sum += vnic.counters;
+        }
         for (_, qp) in self.world.qps.iter() {
             sum += *qp.core.counters();
         }

@@ -94,6 +94,7 @@ impl Engine {
                 broken: false,
                 lost_completion: false,
                 completions: 0,
+                failed: None,
                 drained_early: false,
             };
             Qp {
@@ -108,6 +109,7 @@ impl Engine {
                 waits_for_other: false,
                 errand: false,
                 traffic: QpTraffic::default(),
+                tap: None,
                 parked: false,
                 timer: None,
                 flush_pause: Duration::ZERO,

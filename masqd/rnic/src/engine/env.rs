@@ -8,7 +8,7 @@ use crate::cqs::CqTable;
 use crate::keys::{KeyTable, Need, SgeSpans};
 use crate::limits;
 use crate::memory::GuestMemory;
-use crate::qp::{Held, QpIo, RecvSource};
+use crate::qp::{Failed, Held, QpIo, RecvSource};
 use crate::shaping::Gate;
 use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
@@ -54,6 +54,10 @@ impl QpEnv<'_> {
             }
         };
         self.io.completions += 1;
+        if !matches!(completion.status, Status::Success | Status::WrFlushErr) {
+            let Completion { queue, status, cause, .. } = *completion;
+            self.io.failed = Some(Failed { at: self.now, queue, status, cause });
+        }
         // The shared receive queue for XRC has gone, and its completion queue with it.
         let Some(cq) = cq else { return };
         // A failed completion counts as solicited (IBTA Vol 1 §11.4.2.2).

@@ -15,6 +15,7 @@ mod commands;
 mod create_qp;
 mod datagrams;
 mod env;
+mod inspect;
 mod poller;
 mod run;
 mod schedule;
@@ -348,6 +349,11 @@ impl Inbound {
         if let Some(qp) = world.qps.get_mut(key) {
             let bytes = packet.len() as u64 + qp.io.ip_overhead;
             qp.traffic.rx_bytes += bytes;
+            if let Some(tap) = &qp.tap
+                && !inspect::show_received(&**tap, now, local, &arrived, self.flows.ident(), packet)
+            {
+                qp.tap = None;
+            }
             if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
                 vnic.traffic.rx_ip_bytes += bytes;
                 vnic.traffic.rx_packets += 1;

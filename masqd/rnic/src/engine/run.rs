@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use masq_driver::QpState;
 
+use super::inspect::show_sent;
 use super::{Engine, World};
 use crate::local::{self, Held, Ran};
 use crate::qp::{Path, QpKey};
@@ -143,6 +144,11 @@ impl Engine {
                     qp.traffic.tx_bytes += bytes;
                     vnic.traffic.tx_ip_bytes += bytes;
                     vnic.traffic.tx_packets += packets;
+                    if let Some(tap) = &qp.tap
+                        && !show_sent(&**tap, &self.edge, &self.tx)
+                    {
+                        qp.tap = None;
+                    }
                 }
                 _ => self.tx.discard(transmit),
             }

@@ -37,7 +37,7 @@ pub struct World {
     pub schedule: Schedule,
     /// Where events go.
     pub sink: Arc<dyn EventSink>,
-    /// Counters of queue pairs that are gone, and of the local path.
+    /// Counters of queue pairs of vNICs that are gone.
     pub counters: Counters,
     /// Datagrams that were lost.
     pub losses: Losses,
@@ -82,6 +82,14 @@ impl World {
         let key = self.vnic_key(id)?;
         let found = self.vnics.get(key).and_then(|v| v.qps.get(&qp)).copied();
         found.ok_or_else(|| DriverError::UnknownObject(format!("queue pair {}", qp.0)))
+    }
+
+    /// Where something is counted that a queue pair does beside its transport.
+    pub fn counters_of(&mut self, key: QpKey) -> &mut Counters {
+        match self.qps.get_mut(key) {
+            Some(qp) => qp.core.counters_mut(),
+            None => &mut self.counters,
+        }
     }
 
     /// Runs a call of the transport in the world of its queue pair, and deals with what came of it. `None` when the

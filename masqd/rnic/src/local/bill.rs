@@ -96,6 +96,6 @@ fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire, whole: bool) {
             vnic.traffic.rx_messages += messages;
         }
     }
-    world.counters.sent_msgs += messages;
-    world.counters.rcvd_msgs += messages;
+    world.counters_of(from).sent_msgs += messages;
+    world.counters_of(to).rcvd_msgs += messages;
 }

@@ -79,6 +79,21 @@ impl Initiator {
         }
     }
 
+    /// Tries that are left when the peer does not answer, and when it has no receive.
+    pub fn tries_left(&self) -> (u8, u8) {
+        (self.left, self.rnr_left)
+    }
+
+    /// Whether it waits because the peer had no receive.
+    pub fn waits_for_receive(&self) -> bool {
+        matches!(self.wait, Wait::Receive { .. })
+    }
+
+    /// Whether it waits because the peer did not answer.
+    pub fn waits_for_answer(&self) -> bool {
+        matches!(self.wait, Wait::Answer { .. })
+    }
+
     /// The peer may answer now.
     pub fn nudge(&mut self) {
         if matches!(self.wait, Wait::Answer { .. }) {
@@ -150,14 +165,15 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
         Wait::Receive { .. } => qp.initiator.wait = Wait::None,
         Wait::Answer { .. } => match qp.initiator.left.checked_sub(1) {
             None => {
-                world.counters.local_ack_timeout_err += 1;
-                world.counters.retry_exceeded_err += 1;
+                let counters = world.counters_of(key);
+                counters.local_ack_timeout_err += 1;
+                counters.retry_exceeded_err += 1;
                 return fail(world, key, Failure::new(Status::RetryExcErr, Cause::RetryExceeded));
             }
             Some(left) => {
-                world.counters.local_ack_timeout_err += 1;
                 qp.initiator.left = left;
                 qp.initiator.wait = Wait::None;
+                qp.core.counters_mut().local_ack_timeout_err += 1;
             }
         },
         Wait::None => {}
@@ -280,7 +296,7 @@ fn carry_out(world: &mut World, key: QpKey) -> Step {
 
 /// The held message of an unreliable connection is lost on its way.
 fn lost(world: &mut World, key: QpKey, len: u32) -> Step {
-    world.counters.rx_dropped += 1;
+    world.counters_of(key).rx_dropped += 1;
     succeed(world, key, len);
     Step::Done(0)
 }
@@ -378,7 +394,7 @@ pub fn tell_drained(world: &mut World, key: QpKey) {
 
 /// The held request fails, and with it its queue pair.
 fn fail(world: &mut World, key: QpKey, failure: Failure) -> Step {
-    world.counters.req_cqe_error += 1;
+    world.counters_of(key).req_cqe_error += 1;
     finish_send(world, key, failure.status, failure.cause, 0);
     if !world.qps.get(key).is_some_and(|q| q.core.config().qp_type == QpType::Uc) {
         break_qp(world, key, None, "a send request failed");
@@ -415,8 +431,8 @@ fn not_answered(world: &mut World, key: QpKey) -> Step {
 }
 
 fn not_ready(world: &mut World, key: QpKey, peer: QpKey) -> Step {
-    world.counters.send_rnr_err += 1;
-    world.counters.rcvd_rnr_err += 1;
+    world.counters_of(peer).send_rnr_err += 1;
+    world.counters_of(key).rcvd_rnr_err += 1;
     let now = world.now;
     let Some(pause) = world.qps.get(peer).map(|p| p.core.attributes().min_rnr_timer.duration()) else {
         return Step::Idle;
@@ -426,7 +442,7 @@ fn not_ready(world: &mut World, key: QpKey, peer: QpKey) -> Step {
         match qp.initiator.rnr_left.checked_sub(1) {
             Some(left) => qp.initiator.rnr_left = left,
             None => {
-                world.counters.rnr_nak_retry_err += 1;
+                world.counters_of(key).rnr_nak_retry_err += 1;
                 return fail(world, key, Failure::new(Status::RnrRetryExcErr, Cause::RnrRetryExceeded));
             }
         }
@@ -440,7 +456,7 @@ fn fail_receive(world: &mut World, peer: QpKey, refusal: &Refusal) {
     if let Refusal::Receive(failure, _) = *refusal
         && failure.status != Status::LocLenErr
     {
-        world.counters.resp_cqe_error += 1;
+        world.counters_of(peer).resp_cqe_error += 1;
         finish_receive(world, peer, |c| Completion { status: failure.status, cause: failure.cause, ..c });
         break_qp(world, peer, None, "a receive failed");
     }
@@ -451,8 +467,8 @@ fn refused(world: &mut World, key: QpKey, peer: QpKey, refusal: Refusal) -> Step
     let with_imm = world.qps.get(key).is_some_and(|q| q.io.held_send.work.op.has_imm());
     // What becomes of the receive that a refused RDMA WRITE with immediate data has taken, if it has taken one.
     let imm_receive = with_imm.then_some(Failure::new(Status::LocAccessErr, Cause::PeerAccess));
-    let counters = &mut world.counters;
-    counters.req_cqe_error += 1;
+    world.counters_of(key).req_cqe_error += 1;
+    let counters = world.counters_of(peer);
     let (status, receive, fault, reason) = match refusal {
         Refusal::Receive(failure, status) => {
             counters.resp_cqe_error += 1;
@@ -481,11 +497,11 @@ fn refused(world: &mut World, key: QpKey, peer: QpKey, refusal: Refusal) -> Step
     };
     let cause = match status {
         Status::RemInvReqErr => {
-            counters.req_remote_invalid_request += 1;
+            world.counters_of(key).req_remote_invalid_request += 1;
             Cause::NakInvalid
         }
         Status::RemAccessErr => {
-            counters.req_remote_access_errors += 1;
+            world.counters_of(key).req_remote_access_errors += 1;
             Cause::NakAccess
         }
         _ => Cause::NakOperational,

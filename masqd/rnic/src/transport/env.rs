@@ -540,6 +540,13 @@ macro_rules! abi_enum {
             /// All values.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
+            /// The name of that value in the contract.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => stringify!($abi),)*
+                }
+            }
+
             /// The value in a completion queue entry.
             pub const fn to_abi(self) -> u8 {
                 self as u8

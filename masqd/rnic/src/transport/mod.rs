@@ -32,6 +32,7 @@
 mod attributes;
 mod batch;
 mod counters;
+mod describe;
 mod env;
 mod inflight;
 mod link;
@@ -57,6 +58,7 @@ use responder::{Responder, flush_recv};
 
 pub use attributes::Attributes;
 pub use counters::Counters;
+pub use describe::LastError;
 pub use env::{
     AtomicOp, Bind, Cause, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
     Registration, RemoteAccess, RemoteRange, SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
@@ -172,6 +174,7 @@ pub struct QpCore {
     requester: Requester,
     responder: Responder,
     counters: Counters,
+    last_error: Option<LastError>,
     /// In ERR: the rings may hold requests to flush.
     flushing: bool,
     /// In SQD: that the send queue is drained has not been reported.
@@ -202,6 +205,7 @@ impl QpCore {
             requester: Requester::default(),
             responder: Responder::default(),
             counters: Counters::default(),
+            last_error: None,
             flushing: false,
             draining: false,
             requester_first: false,
@@ -226,6 +230,11 @@ impl QpCore {
     /// What has been counted since the queue pair exists.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// To count what the queue pair does by other ways than packets.
+    pub fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
     }
 
     /// Send requests whose memory the queue pair keeps: those that it has taken out of the ring and that are not done, and
@@ -264,6 +273,7 @@ impl QpCore {
             }
             (QpState::Err, QpState::Err) => {}
             (_, QpState::Err) => {
+                self.note_error(now, "its guest has moved it there");
                 self.responder.silence();
                 self.enter_error(env);
             }
@@ -419,10 +429,11 @@ impl QpCore {
     }
 
     /// What follows from an outcome: ERR, or the end of draining.
-    fn settle<E: Env>(&mut self, _now: Time, env: &mut E, outcome: Result<(), Broken>) {
+    fn settle<E: Env>(&mut self, now: Time, env: &mut E, outcome: Result<(), Broken>) {
         if let Err(broken) = outcome
             && self.state != QpState::Err
         {
+            self.note_error(now, broken.reason);
             if let Some(fault) = broken.fault {
                 env.event(QpEvent::Fault { fault, reason: broken.reason });
             }

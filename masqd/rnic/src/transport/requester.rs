@@ -52,6 +52,36 @@ impl Requester {
         self.inflight.high()
     }
 
+    /// The oldest PSN that is not acknowledged.
+    pub(super) fn una(&self) -> Psn {
+        self.inflight.una()
+    }
+
+    /// Next PSN to send.
+    pub(super) fn next(&self) -> Psn {
+        self.inflight.next()
+    }
+
+    /// PSNs that are on their way.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.inflight.unacknowledged()
+    }
+
+    /// Requests that are not done.
+    pub(super) fn held_requests(&self) -> usize {
+        self.inflight.len()
+    }
+
+    /// Tries that are left when the peer does not answer, and when it has no receive.
+    pub(super) fn retries_left(&self) -> (u8, u8) {
+        self.retry.left()
+    }
+
+    /// Whether nothing is sent because of an RNR NAK.
+    pub(super) fn waits_for_receive(&self) -> bool {
+        self.retry.is_waiting()
+    }
+
     /// Whether some request has been begun and is not done.
     pub(super) fn has_begun(&self) -> bool {
         self.inflight.has_begun()

@@ -93,6 +93,11 @@ impl Retry {
         self.rnr_until.is_some()
     }
 
+    /// Tries that are left: after timeouts and losses, and after RNR NAKs.
+    pub(super) fn left(&self) -> (u8, u8) {
+        (self.left, self.rnr_left)
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         [self.rnr_until, self.ack_deadline].into_iter().flatten().min()
     }

@@ -46,6 +46,11 @@ pub struct Route {
 }
 
 impl Route {
+    /// UDP source port of its packets.
+    pub fn source_port(&self) -> u16 {
+        self.source_port
+    }
+
     /// The peer's address.
     pub fn peer(&self) -> IpAddr {
         self.destination.ip()
@@ -82,6 +87,12 @@ impl TxBatch {
     /// Whether it is time to send.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= Self::FULL_BYTES
+    }
+
+    /// The train that was added last, and the local address that it leaves from.
+    pub fn last(&self) -> Option<(LocalId, Train<'_>)> {
+        let queued = self.trains.back()?;
+        Some((queued.local, queued.train(&self.bytes)))
     }
 
     /// Forgets the datagrams that were just appended to the buffer.
@@ -139,6 +150,18 @@ impl TxBatch {
 }
 
 impl Queued {
+    /// What is given to the sockets, out of the batch's `bytes`.
+    fn train<'a>(&self, bytes: &'a [u8]) -> Train<'a> {
+        Train {
+            bytes: bytes.get(self.range.clone()).unwrap_or_default(),
+            segment_bytes: self.segment_bytes,
+            destination: self.destination,
+            source_port: self.source_port,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+        }
+    }
+
     /// Whether the datagram `next` can be the next of this train.
     fn admits(&self, next: &Queued) -> bool {
         let way = |q: &Queued| (q.local, q.destination, q.source_port, q.traffic_class, q.hop_limit);
@@ -219,6 +242,11 @@ impl Edge {
     /// Where a local address receives.
     pub fn local_address(&self, id: LocalId) -> Option<SocketAddr> {
         self.ports.get(&id).map(|p| SocketAddr::new(p.sockets.address(), ROCEV2_UDP_PORT))
+    }
+
+    /// Whether the datagrams of a train from a local address get the IPv4 Identifications 0, 1, 2, …; else all get 0.
+    pub fn counts_segments(&self, id: LocalId) -> bool {
+        self.ports.get(&id).is_some_and(|p| p.sockets.counts_segments())
     }
 
     /// Opens the way to a connection's peer.
@@ -315,14 +343,7 @@ impl Edge {
             let mut count = 0;
             let same = batch.trains.iter().take_while(|q| q.local == local);
             for (slot, queued) in trains.iter_mut().zip(same) {
-                *slot = Train {
-                    bytes: batch.bytes.get(queued.range.clone()).unwrap_or_default(),
-                    segment_bytes: queued.segment_bytes,
-                    destination: queued.destination,
-                    source_port: queued.source_port,
-                    traffic_class: queued.traffic_class,
-                    hop_limit: queued.hop_limit,
-                };
+                *slot = queued.train(&batch.bytes);
                 count += 1;
             }
             let sent = port.sockets.send(trains.get(..count).unwrap_or_default());

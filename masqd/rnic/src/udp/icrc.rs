@@ -29,6 +29,8 @@ pub struct FlowCache {
     base: u16,
     /// All datagrams of the present train have that one.
     fixed: bool,
+    /// What explained the last datagram's ICRC.
+    ident: Ipv4Ident,
 }
 
 /// How sure a packet's ICRC is.
@@ -57,7 +59,13 @@ impl FlowCache {
         }
         let Some((_, flow)) = &self.last else { return Seen::Bad };
         let step = if self.fixed { 0 } else { index as u16 };
-        match flow.check(datagram, self.base.wrapping_add(step)) {
+        let expected = Ipv4Ident { id: self.base.wrapping_add(step), dont_fragment: true };
+        let verdict = flow.check(datagram, expected.id);
+        self.ident = match verdict {
+            IcrcVerdict::Explained(ident) => ident,
+            IcrcVerdict::Exact | IcrcVerdict::Bad => expected,
+        };
+        match verdict {
             IcrcVerdict::Exact => Seen::Exact,
             // The kernel also merges datagrams that all have the same Identification.
             IcrcVerdict::Explained(Ipv4Ident { id: 0, dont_fragment: true }) => {
@@ -71,6 +79,11 @@ impl FlowCache {
             }
             IcrcVerdict::Bad => Seen::Bad,
         }
+    }
+
+    /// The IPv4 Identification and flag that explain the ICRC of the datagram that was checked last and found right.
+    pub fn ident(&self) -> Ipv4Ident {
+        self.ident
     }
 
     fn find(&mut self, key: (SocketAddr, SocketAddr)) -> Option<IcrcFlow> {
