@@ -9,6 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use masq_rnic::FaultInjection;
 
 use crate::api::tls::TlsConfig;
+use crate::segmentation::UdpMode;
 use crate::store::{AccessError, EtcdConfig, EtcdFiles};
 
 /// The host daemon of masq: gives tenants' VMs a virtual RDMA device.
@@ -58,6 +59,10 @@ pub struct Args {
     /// Engine threads of the software RNIC. This version has one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
     pub engines: u16,
+
+    /// How datagrams leave and come.
+    #[arg(long, value_enum, default_value_t = UdpMode::Auto)]
+    pub udp: UdpMode,
 
     /// What packets from the underlay suffer on purpose, in tests: drop=P,duplicate=P,reorder=P,corrupt=P,seed=N.
     #[arg(long, value_name = "FAULTS", hide = true)]

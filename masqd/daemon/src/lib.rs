@@ -13,6 +13,7 @@
 //! | [`claim`] | lets one process alone publish them |
 //! | [`writer`] | writes desired state |
 //! | [`store`] | the embedded store and etcd |
+//! | [`segmentation`] | chooses how the RNIC sends and receives datagrams |
 //! | [`underlay`] | addresses and links, by netlink |
 //! | [`api`] | HTTP on a Unix socket, and with mutual TLS on TCP |
 
@@ -27,6 +28,7 @@ pub mod log;
 mod masqd;
 pub mod realise;
 pub mod router;
+pub mod segmentation;
 pub mod store;
 pub mod supervisor;
 pub mod sync;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
-use masq_rnic::{FaultInjection, Rnic, RnicConfig};
+use masq_rnic::{FaultInjection, Rnic, RnicConfig, UdpSockets};
 use masqd::api::server::Patience;
 use masqd::cli::Args;
 use masqd::store::OpenError;
@@ -47,7 +47,8 @@ fn run(args: Args) -> Result<(), StartError> {
     if let Some(faults) = &faults {
         warn!("received packets suffer on purpose: {faults:?}");
     }
-    let masqd = Masqd::start(config, |sink| start_rnic(sink, faults))?;
+    let network = Arc::new(masqd::segmentation::choose(args.udp));
+    let masqd = Masqd::start(config, |sink| start_rnic(sink, network, faults))?;
     let caught = masqd.runtime().block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -76,6 +77,7 @@ fn end_with_the_rnic() {
 
 fn start_rnic(
     sink: Arc<dyn EventSink>,
+    network: Arc<UdpSockets>,
     faults: Option<FaultInjection>,
 ) -> Result<Arc<dyn RnicDriver>, DriverError> {
     let mut seed = [0; 32];
@@ -83,7 +85,7 @@ fn start_rnic(
         what: "no random numbers for keys".into(),
         source: std::io::Error::other(e),
     })?;
-    Ok(Arc::new(Rnic::start(RnicConfig { seed, faults, ..RnicConfig::default() }, sink)?))
+    Ok(Arc::new(Rnic::start(RnicConfig { seed, network, faults, ..RnicConfig::default() }, sink)?))
 }
 
 fn read_desired_state(path: &Path) -> Result<DesiredState, StartError> {

@@ -373,6 +373,9 @@ impl Edge {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::sync::Mutex;
     use std::time::Duration;
 
     use masq_types::{Features, Gid, WireQpn};
@@ -516,6 +519,79 @@ mod tests {
         assert_eq!(trains, [(300, 300 * 64), (300, 700), (100, 100), (100, 100)]);
         assert!(edge.flush(&mut batch));
         assert_eq!(received(&mut edge, id, address, sent.len()), sent);
+    }
+
+    /// A network that takes a few trains with each call and keeps them.
+    #[derive(Debug)]
+    struct Narrow(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    #[derive(Debug)]
+    struct NarrowPort {
+        address: IpAddr,
+        taken: Arc<Mutex<Vec<Vec<u8>>>>,
+        never_ready: UdpSocket,
+    }
+
+    impl Network for Narrow {
+        fn bind(&self, address: IpAddr) -> std::io::Result<Box<dyn Datagrams>> {
+            let never_ready = UdpSocket::bind("127.0.0.1:0")?;
+            Ok(Box::new(NarrowPort { address, taken: self.0.clone(), never_ready }))
+        }
+    }
+
+    impl Datagrams for NarrowPort {
+        fn address(&self) -> IpAddr {
+            self.address
+        }
+
+        fn receiving(&self) -> BorrowedFd<'_> {
+            self.never_ready.as_fd()
+        }
+
+        fn open_source(&mut self, port: u16) -> u16 {
+            port
+        }
+
+        fn close_source(&mut self, _: u16) {}
+
+        fn send(&mut self, trains: &[Train<'_>]) -> usize {
+            const ROOM: usize = 3;
+            let taken = trains.iter().take(ROOM);
+            self.taken.lock().unwrap().extend(taken.map(|t| t.bytes.to_vec()));
+            trains.len().min(ROOM)
+        }
+
+        fn lost_trains(&self) -> u64 {
+            0
+        }
+
+        fn counts_segments(&self) -> bool {
+            true
+        }
+
+        fn receive(&mut self, _: &mut dyn FnMut(Arrival<'_>)) -> std::io::Result<bool> {
+            Ok(false)
+        }
+    }
+
+    #[test]
+    fn what_the_network_does_not_take_waits_in_order() {
+        let taken = Arc::default();
+        let mut edge = Edge::new(Arc::new(Narrow(Arc::clone(&taken))));
+        let ids = ["10.0.0.1", "10.0.0.2"].map(|a| edge.attach(a.parse().unwrap()).unwrap());
+        let mut batch = TxBatch::default();
+        let mut queued = Vec::new();
+        for (len, id) in [20, 21, 22, 23, 24, 25].into_iter().zip([0, 0, 0, 0, 1, 0].map(|i| ids[i])) {
+            let route = edge.route(id, "10.0.0.9".parse().unwrap(), 0xc000, 0, 64).unwrap();
+            let from = batch.buffer().len();
+            batch.buffer().extend(vec![len as u8; len]);
+            batch.add(&edge, &route, None, Transmit { segments: 1, segment_bytes: len, total_bytes: len });
+            queued.push(batch.buffer()[from..].to_vec());
+        }
+        let flushes = (0..9).take_while(|_| !edge.flush(&mut batch)).count();
+        assert_eq!(flushes, 1, "four of the first address, of which three at once");
+        assert_eq!(*taken.lock().unwrap(), queued);
+        assert!(batch.buffer().is_empty());
     }
 
     #[test]

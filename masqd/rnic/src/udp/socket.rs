@@ -236,3 +236,84 @@ fn grow(socket: BorrowedFd<'_>, force: i32, plain: i32) {
         let _ = sys::set_option(socket, libc::SOL_SOCKET, plain, BUFFER_BYTES);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(address: &str, segmentation: bool) -> (IpAddr, AddressSockets) {
+        let address = address.parse().unwrap();
+        (address, AddressSockets::bind(address, segmentation).unwrap())
+    }
+
+    fn train(to: IpAddr, bytes: &[u8], segment_bytes: usize) -> Train<'_> {
+        let destination = SocketAddr::new(to, ROCEV2_UDP_PORT);
+        let source_port = ROCEV2_UDP_PORT;
+        Train { bytes, segment_bytes, destination, source_port, traffic_class: 0, hop_limit: 0 }
+    }
+
+    /// Lengths of what has come.
+    fn received(sockets: &mut AddressSockets) -> Vec<usize> {
+        let mut lens = Vec::new();
+        let mut note = |a: Arrival<'_>| lens.extend(a.bytes.chunks(a.segment_bytes).map(<[u8]>::len));
+        while sockets.receive(&mut note).unwrap() {}
+        lens
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_lost_and_holds_up_nothing() {
+        for (address, segmentation) in [("127.0.202.1", true), ("127.0.202.2", false)] {
+            let (address, mut sockets) = bind(address, segmentation);
+            let too_long = vec![0; 70_000];
+            let no_route = "203.0.113.1".parse().unwrap();
+            let trains = [
+                train(address, &[1; 90], 40),
+                train(address, &too_long, 70_000),
+                train(no_route, &[2; 90], 40),
+                train(address, &[3; 90], 90),
+            ];
+            assert_eq!(sockets.send(&trains), 4);
+            assert_eq!(sockets.lost_trains(), 2);
+            assert_eq!(received(&mut sockets), [40, 40, 10, 90]);
+            assert_eq!(sockets.segmentation, segmentation, "this tells nothing of segmentation");
+        }
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_segment_datagrams_go_singly() {
+        let (address, mut sockets) = bind("127.0.202.3", true);
+        // More segments than the kernel takes: it refuses as where it cannot segment.
+        let many = vec![0; 600];
+        assert_eq!(sockets.send(&[train(address, &many, 1), train(address, &[1; 50], 20)]), 2);
+        assert!(!sockets.counts_segments());
+        assert_eq!(sockets.lost_trains(), 1, "its ICRCs were made for counted segments");
+        let lens = received(&mut sockets);
+        assert_eq!(lens.get(lens.len() - 3..), Some(&[20, 20, 10][..]));
+    }
+
+    #[test]
+    fn a_train_that_was_interrupted_goes_on_where_it_stopped() {
+        let (address, mut sockets) = bind("127.0.202.4", false);
+        let trains = [train(address, &[1; 50], 20), train(address, &[2; 30], 10), train(address, &[3; 8], 8)];
+        // Two of the first's three datagrams went out, then its last and one of the next, then all others.
+        assert_eq!((sockets.advance(&trains, 2), sockets.begun), (0, 40));
+        assert_eq!((sockets.advance(&trains, 2), sockets.begun), (1, 10));
+        assert_eq!(sockets.send(&trains[1..]), 2);
+        assert_eq!(received(&mut sockets), [10, 10, 8]);
+        assert_eq!(sockets.begun, 0);
+    }
+
+    #[test]
+    fn datagrams_of_several_trains_leave_in_order() {
+        for (address, segmentation) in [("127.0.202.5", true), ("127.0.202.6", false)] {
+            let (address, mut sockets) = bind(address, segmentation);
+            assert_eq!(sockets.open_source(0xc001), 0xc001);
+            let other = |len, port| Train { source_port: port, ..train(address, &[0; 99][..len], 10) };
+            let trains: Vec<_> =
+                (1..99).map(|len| other(len, if len % 7 < 4 { 0xc001 } else { ROCEV2_UDP_PORT })).collect();
+            assert_eq!(sockets.send(&trains), trains.len());
+            let sent: Vec<_> = trains.iter().flat_map(|t| t.bytes.chunks(10).map(<[u8]>::len)).collect();
+            assert_eq!(received(&mut sockets), sent);
+        }
+    }
+}
