@@ -1,4 +1,7 @@
-"""Measures vrdma beside its peers in the lab's VMs. Runs take turns; figures are medians."""
+"""Measures vrdma beside its peers in the lab's VMs. Runs take turns; figures are medians.
+
+What is measured is a program in the VMs, with all that is under it: the guests' kernels, QEMU, and masqd.
+"""
 
 import argparse
 import json
@@ -54,7 +57,7 @@ def tcp_latency_us(place):
     return float(value) * {"ns": 1e-3, "us": 1, "ms": 1e3}[unit]
 
 
-def record(name, scope, ours, peers, unit, bar, peer, smaller=False):
+def record(name, scope, command, ours, peers, unit, bar, peer, smaller=False):
     value, other = statistics.median(ours), statistics.median(peers)
     ratio = value / other
     met = None if bar is None else (ratio <= bar if smaller else ratio >= bar)
@@ -62,31 +65,62 @@ def record(name, scope, ours, peers, unit, bar, peer, smaller=False):
     print(f"  {name:<28} {scope:<10} {value:10.1f} {unit:<6} {peer} {other:10.1f}  ratio {ratio:8.2f}  "
           f"aim {'-' if bar is None else ('<= ' if smaller else '>= ') + str(bar)}  {shown}", flush=True)
     return {"name": name, "scope": scope, "value": value, "unit": unit, "peer": peer, "peer_value": other,
-            "ratio": ratio, "bar": bar, "met": met, "runs": len(ours), "values": ours, "peer_values": peers}
+            "ratio": ratio, "bar": bar, "met": met, "command": command, "process": command.split()[0] + " in the VMs",
+            "values": ours, "peer_values": peers}
 
 
-def measure(place, ours, rxe):
-    scope, records = place[0], []
-    figures = {key: [] for key in ("w", "s", "r", "lat", "rxe_w", "rxe_s", "rxe_r", "rxe_lat", "tcp", "tcp_lat")}
-    for _ in range(ROUNDS):
-        for key, program in (("w", "ib_write_bw"), ("s", "ib_send_bw"), ("r", "ib_read_bw")):
-            figures[key].append(perftest(place, program, "-s 65536 -n 2000", ours)[3])
-            figures["rxe_" + key].append(perftest(place, program, "-s 65536 -n 100", rxe)[3])
-        figures["tcp"].append(tcp_mib(place))
-        figures["lat"].append(perftest(place, "ib_write_lat", "-s 2 -n 1000", ours)[4])
-        figures["rxe_lat"].append(perftest(place, "ib_write_lat", "-s 2 -n 200", rxe)[4])
-        figures["tcp_lat"].append(tcp_latency_us(place))
-    for key, name in (("w", "write_bw_64k"), ("s", "send_bw_64k"), ("r", "read_bw_64k")):
-        records.append(record(f"vm_{name}_vs_rxe", scope, figures[key], figures["rxe_" + key], "MiB/s", 20, "rxe"))
-    records.append(record("vm_write_bw_64k_vs_tcp", scope, figures["w"], figures["tcp"], "MiB/s", None, "iperf3"))
-    records.append(record("vm_write_lat_2b_vs_tcp", scope, figures["lat"], figures["tcp_lat"], "us", 1, "qperf", True))
-    records.append(record("vm_write_lat_2b_vs_rxe", scope, figures["lat"], figures["rxe_lat"], "us", None, "rxe", True))
+# What is run on vrdma and, with fewer messages, on rxe: name of the figure, program, options, messages on either,
+# and which number of the result line it is.
+PERFTEST = {
+    "write_bw_64k": ("ib_write_bw", "-s 65536", 2000, 100, 3),
+    "send_bw_64k": ("ib_send_bw", "-s 65536", 2000, 100, 3),
+    "read_bw_64k": ("ib_read_bw", "-s 65536", 2000, 100, 3),
+    "write_rate_2b_1_qp": ("ib_write_bw", "-s 2", 20000, 500, 4),
+    "write_rate_2b_16_qps": ("ib_write_bw", "-s 2 -q 16", 2000, 50, 4),
+    "write_lat_2b_polling": ("ib_write_lat", "-s 2", 1000, 200, 4),
+    "send_lat_2b_polling": ("ib_send_lat", "-s 2", 1000, 200, 4),
+    "send_lat_2b_events": ("ib_send_lat", "-s 2 -e", 500, 100, 4),
+}
+# The least of rxe's bandwidth and message rate, and of guest TCP's bandwidth; the most of its latency.
+RXE_BW, RXE_RATE = 100, 50
+TCP_BW = {"one host": 20, "two hosts": 5}
+POLLING, EVENTS = 1 / 4, 1 / 2
+
+
+def measure(place, ours, rxe, rounds):
+    scope = place[0]
+    figures, tcp, tcp_latency = {}, [], []
+    for _ in range(rounds):
+        for name, (program, options, messages, rxe_messages, column) in PERFTEST.items():
+            mine, others = figures.setdefault(name, ([], []))
+            mine.append(perftest(place, program, f"{options} -n {messages}", ours)[column])
+            others.append(perftest(place, program, f"{options} -n {rxe_messages}", rxe)[column])
+        tcp.append(tcp_mib(place))
+        tcp_latency.append(tcp_latency_us(place))
+    records = []
+
+    def add(name, peer, unit, bar, peers=None, smaller=False, scale=1):
+        program, options, messages, _, _ = PERFTEST[name]
+        mine, others = figures[name]
+        records.append(record(f"vm_{name}_vs_{peer}", scope, f"{program} {options} -n {messages}",
+                              [v * scale for v in mine], [v * scale for v in peers or others],
+                              unit, bar, peer, smaller))
+
+    for name in ("write_bw_64k", "send_bw_64k", "read_bw_64k"):
+        add(name, "rxe", "MiB/s", RXE_BW)
+        add(name, "iperf3", "MiB/s", TCP_BW[scope] if name == "write_bw_64k" else None, tcp)
+    for name in ("write_rate_2b_1_qp", "write_rate_2b_16_qps"):
+        add(name, "rxe", "k/s", RXE_RATE, scale=1000)
+    for name, bar in (("write_lat_2b_polling", POLLING), ("send_lat_2b_polling", POLLING), ("send_lat_2b_events", EVENTS)):
+        add(name, "qperf", "us", bar, tcp_latency, smaller=True)
+        add(name, "rxe", "us", None, smaller=True)
     return records
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the records here")
+    parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
     lab = Lab()
     records = []
@@ -95,7 +129,7 @@ def main():
         ours = {vm.name: on(vm) for vm in pair}
         rxe = {vm.name: add_rxe(vm) for vm in pair}
         try:
-            records += measure(place, ours, rxe)
+            records += measure(place, ours, rxe, 1 if options.quick else ROUNDS)
         finally:
             for vm in pair:
                 vm.run("rdma link delete rxe0; true")

@@ -1,0 +1,164 @@
+//! How fast the software RNIC is, what it costs, and how it scales.
+//!
+//! What is compared takes turns, because other work on the machine disturbs both; medians are compared. Each part is one
+//! file; those that measure masqd go through guests without VMs (`guest_sim`), the others drive an engine in this process.
+
+mod crowd;
+mod flows;
+mod host;
+mod idle;
+mod inside;
+mod loss;
+mod masqd;
+mod memcpy;
+mod mice;
+mod record;
+mod stream;
+mod tcp;
+mod underlay;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+
+use inside::count::Case;
+use record::Record;
+
+#[global_allocator]
+static ALLOCATOR: inside::allocated::Counting = inside::allocated::Counting;
+
+/// What a measurement gives, or why it has failed.
+type Res<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Measures the software RNIC: in masqd through simulated guests, and in this process.
+#[derive(Parser)]
+#[command(name = "bench-rnic", max_term_width = 100)]
+struct Args {
+    /// Write the records to FILE, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where masqd and masqctl are; by default beside this program.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+    /// Measure only this; can be given several times.
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
+    /// A few short runs of each, to see that it works.
+    #[arg(long)]
+    quick: bool,
+    /// Do what is counted, and tell how many operations that were: what runs under callgrind.
+    #[arg(long, value_name = "CASE", hide = true, requires = "size")]
+    count: Option<Case>,
+    /// Of which size.
+    #[arg(long, value_name = "N", hide = true)]
+    size: Option<usize>,
+}
+
+/// How much to measure.
+struct Effort {
+    /// Where masqd and masqctl are.
+    programs: PathBuf,
+    quick: bool,
+}
+
+impl Effort {
+    /// Something that is less in a quick run.
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// How often each measurement is repeated; the median counts.
+    fn runs(&self) -> u32 {
+        self.pick(7, 2)
+    }
+
+    /// How long each of them lasts.
+    fn run(&self) -> Duration {
+        Duration::from_millis(self.pick(600, 150))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Writes and reads on one host, beside memcpy.
+    Host,
+    /// Writes and reads between two network namespaces, beside TCP.
+    Underlay,
+    /// Lost packets, beside none.
+    Loss,
+    /// Many flows at the same time, beside one.
+    Flows,
+    /// Thousands of connected queue pairs, few of which do something.
+    Crowd,
+    /// Short messages beside one of a GiB.
+    Mice,
+    /// Hosts whose guests do nothing.
+    Idle,
+    /// An engine's time for packets of 4 KiB, beside checksum and copy.
+    Packet,
+    /// An engine's time for writes of 8 bytes.
+    Operation,
+    /// Memory for each queue pair.
+    Memory,
+    /// Instructions, and how they grow.
+    Count,
+}
+
+fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
+    match part {
+        Part::Host => host::measure(effort),
+        Part::Underlay => underlay::measure(effort),
+        Part::Loss => loss::measure(effort),
+        Part::Flows => flows::measure(effort),
+        Part::Crowd => crowd::measure(effort),
+        Part::Mice => mice::measure(effort),
+        Part::Idle => idle::measure(effort),
+        Part::Packet => inside::packet::measure(effort),
+        Part::Operation => inside::operation::measure(effort),
+        Part::Memory => inside::memory::measure(effort),
+        Part::Count => inside::count::measure(effort),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let (Some(case), Some(size)) = (args.count, args.size) {
+        println!("{}", inside::count::run(case, size));
+        return ExitCode::SUCCESS;
+    }
+    let programs = args.programs.unwrap_or_else(guest_sim::suite::programs);
+    let effort = Effort { programs, quick: args.quick };
+    let mut records = Vec::new();
+    let mut failed = false;
+    for part in Part::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(part) {
+            continue;
+        }
+        let name = part.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
+        let command = format!("tests/sim/bench-rnic --only {name}");
+        let start = Instant::now();
+        match measure(*part, &effort) {
+            Ok(more) => {
+                for record in more {
+                    println!("{record}");
+                    records.push(record.by(&command));
+                }
+            }
+            Err(e) => {
+                eprintln!("bench-rnic: {name}: {e}");
+                failed = true;
+            }
+        }
+        println!("-- {name}: {:.0} s", start.elapsed().as_secs_f64());
+    }
+    if let Some(file) = args.json {
+        let text = serde_json::to_string_pretty(&records).expect("records are plain data");
+        if let Err(e) = std::fs::write(&file, text + "\n") {
+            eprintln!("bench-rnic: {}: {e}", file.display());
+            failed = true;
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
