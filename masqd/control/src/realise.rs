@@ -39,6 +39,11 @@ impl Identity {
             && endpoint.qpn_blocks == self.qpn_blocks
     }
 
+    /// Whether no other vNIC shares its first underlay address, so that strangers can tell it from others.
+    pub fn has_own_address(&self) -> bool {
+        self.gsi_qpn == WELL_KNOWN_GSI
+    }
+
     /// Whether the guest may use `gid`.
     pub fn may_use(&self, gid: Gid) -> bool {
         self.gids.contains(&gid) || self.allowed.iter().any(|net| net.contains(&gid.ip()))
@@ -99,6 +104,9 @@ pub enum PlanError {
     #[error("vnic {0:?} is not realised on its host")]
     NotRealised(String),
 }
+
+/// The number of the GSI of who has an underlay address alone.
+const WELL_KNOWN_GSI: WireQpn = WireQpn::from_wire(1);
 
 /// QPNs in the block that a vNIC gets.
 const QPNS_PER_VNIC: u32 = 1 << 14;
@@ -170,11 +178,10 @@ pub fn plan_endpoint(directory: &Directory, vnic: &str, own: Own<'_>) -> Result<
 
 /// Who has an underlay address alone has the GSI's well-known number there; others have the first that their blocks have.
 fn gsi_qpn(v: &Vnic, blocks: &[QpnBlock]) -> WireQpn {
-    const WELL_KNOWN: WireQpn = WireQpn::from_wire(1);
     match (v.dedicated_alias, blocks.first()) {
         // 0 and 1 are in no block.
         (None, Some(block)) => WireQpn::from_wire(block.first.max(2)),
-        _ => WELL_KNOWN,
+        _ => WELL_KNOWN_GSI,
     }
 }
 

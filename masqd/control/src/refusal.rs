@@ -330,6 +330,14 @@ pub enum Reason {
         /// Whose blocks.
         vnic: String,
     },
+    /// The peer is a stranger, which tells vNICs behind one underlay address not apart.
+    #[error(
+        "{endpoint} is no host of masq, and reaches vNICs with a dedicated alias alone, which this one lacks"
+    )]
+    NoAlias {
+        /// The static endpoint.
+        endpoint: String,
+    },
     /// A rule denies the connection.
     #[error("{0}")]
     Denied(Box<Denied>),
@@ -382,6 +390,7 @@ impl Reason {
             Reason::Unreachable(_)
             | Reason::UnknownSource { .. }
             | Reason::Moved { .. }
+            | Reason::NoAlias { .. }
             | Reason::Withdrawn => Errno::EHOSTUNREACH,
             Reason::ForeignQpn { .. } => Errno::ENXIO,
             Reason::TooManyWaiting(_) => Errno::EAGAIN,
@@ -439,11 +448,12 @@ impl Reason {
             Reason::Withdrawn => 22,
             Reason::KernelOnly(_) => 23,
             Reason::UnknownSource { .. } => 24,
+            Reason::NoAlias { .. } => 25,
         }
     }
 }
 
-const LABELS: [&str; 25] = [
+const LABELS: [&str; 26] = [
     "malformed",
     "unsupported",
     "stale_epoch",
@@ -469,6 +479,7 @@ const LABELS: [&str; 25] = [
     "withdrawn",
     "kernel_only",
     "unknown_source",
+    "no_alias",
 ];
 
 /// How often each reason has been given.

@@ -53,6 +53,9 @@ impl Concern {
                 self.hosts.extend(o.host.clone());
                 self.vnics.insert(o.name.clone());
             }
+            Object::StaticEndpoint(o) => {
+                self.vpcs.insert(o.vpc.clone());
+            }
             // Hosts write it: what it says is so.
             Object::Endpoint(_) | Object::HostState(_) => {}
         }

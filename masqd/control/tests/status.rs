@@ -329,7 +329,7 @@ fn questions_that_make_no_sense_are_told_apart() {
     assert_eq!(ask("b1", "b9", None), AskError::NoSuchEnd("b9".into()));
     assert_eq!(
         ask("b1", "b2", Some("green")),
-        AskError::WrongVpc { vnic: "b1".into(), vpc: "blue".into(), asked: "green".into() }
+        AskError::WrongVpc { end: "vNIC b1".into(), vpc: "blue".into(), asked: "green".into() }
     );
     assert_eq!(ask("10.0.0.1", "10.0.0.2", None), AskError::WhichVpc("10.0.0.1".parse().unwrap()));
     assert_eq!(ask("10.0.0.1", "b1", Some("green")), AskError::NoVpc("green".into()));

@@ -321,6 +321,40 @@ pub static KINDS: &[KindSpec] = &[
         ],
     },
     KindSpec {
+        kind: Kind::StaticEndpoint,
+        word: "static-endpoint",
+        collection: "static-endpoints",
+        about: "Machines of the underlay that run no masqd and belong to a network",
+        name_field: "name",
+        fields: &[
+            Field::required("vpc", "vpc", NAME, "Its network").column(),
+            Field::required(
+                "address",
+                "addresses",
+                Form::Address,
+                "Virtual address that leads to it, unique in its network",
+            )
+            .many()
+            .column(),
+            Field::required(
+                "underlay",
+                "underlay_address",
+                Form::Address,
+                "Where it is on the underlay; no host and no other static endpoint has this address",
+            )
+            .column(),
+            Field::optional(
+                "security-group",
+                "security_groups",
+                NAME,
+                "Security group, enforced where its peers are",
+                "none: nobody can connect to it",
+            )
+            .many()
+            .column(),
+        ],
+    },
+    KindSpec {
         kind: Kind::Endpoint,
         word: "endpoint",
         collection: "endpoints",
@@ -379,7 +413,7 @@ mod tests {
 
     use masq_model::{
         Alias, ClassRate, DEFAULT_PRIORITY, Direction, Endpoint, Host, HostState, Object, QosPolicy, Quota,
-        SecurityGroup, SecurityGroupRule, Transport, Vnic, Vpc,
+        SecurityGroup, SecurityGroupRule, StaticEndpoint, Transport, Vnic, Vpc,
     };
     use masq_types::{Features, Gid, MacAddr, QpnBlock, WireQpn};
     use serde_json::Value;
@@ -445,6 +479,13 @@ mod tests {
                 },
                 paths: Some(1),
                 dedicated_alias: Some(ip),
+            }),
+            Object::StaticEndpoint(StaticEndpoint {
+                name: text("s"),
+                vpc: text("v"),
+                addresses: vec![ip],
+                underlay_address: ip,
+                security_groups: vec![text("g")],
             }),
             Object::Endpoint(Endpoint {
                 vnic: text("n"),

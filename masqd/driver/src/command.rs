@@ -610,7 +610,7 @@ pub struct QpInit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u64);
 
-/// A peer of datagrams as a vNIC sees it: another vNIC of its network, or itself.
+/// A peer of datagrams as a vNIC sees it: another vNIC of its network, itself, or a stranger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its name.
@@ -623,6 +623,9 @@ pub struct Peer {
     pub qpn_blocks: Vec<QpnBlock>,
     /// The wire number of its GSI; 0: none. Number 1 is at the first of its addresses only.
     pub gsi_qpn: WireQpn,
+    /// It is another kind of RoCEv2 station, behind which there is one machine alone: its UDP source ports say nothing of addresses, and
+    /// it knows the vNIC by the first of its addresses.
+    pub is_stranger: bool,
     /// What the rules allow, whichever of the two's addresses are used, but for `exceptions`.
     pub verdict: Verdict,
     /// Pairs of addresses about which the rules say something else, as rules about prefixes can. Mostly none.

@@ -135,7 +135,7 @@ pub struct Explanation {
 /// One end of a connection that is explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExplainedEnd {
-    /// Its vNIC.
+    /// Its vNIC, or its static endpoint.
     pub vnic: String,
     /// Its address.
     #[schema(value_type = schema::Address)]

@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 use crate::problem::excerpt;
 use crate::validate::{check, missing};
 use crate::{
-    Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc,
+    Host, Key, Kind, Object, Problem, Problems, QosPolicy, SecurityGroup, SecurityGroupRule, StaticEndpoint,
+    Vnic, Vpc,
 };
 
 /// A desired state. Parsed from a declarative file it is consistent, and each [`edit`](Self::edit) keeps it so;
@@ -39,6 +40,8 @@ pub enum Edit {
 /// A value that at most one object may have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Claim {
+    /// The name of somebody who has virtual addresses.
+    Party(String),
     /// An underlay address, also of an alias.
     Underlay(IpAddr),
     /// The identifier of a network.
@@ -55,6 +58,7 @@ impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Claim::Underlay(address) | Claim::Dedicated(address) => address.fmt(f),
+            Claim::Party(name) => name.fmt(f),
             Claim::Vni(vni) => vni.fmt(f),
             Claim::Mac(_, mac) => mac.fmt(f),
             Claim::Gid(_, gid) => gid.fmt(f),
@@ -238,6 +242,11 @@ impl DesiredState {
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
         self.get(Kind::Vnic, name)?.as_vnic()
     }
+
+    /// A static endpoint.
+    pub fn static_endpoint(&self, name: &str) -> Option<&StaticEndpoint> {
+        self.get(Kind::StaticEndpoint, name)?.as_static_endpoint()
+    }
 }
 
 /// The form of the declarative file: lists of objects by kind, in TOML or JSON.
@@ -256,10 +265,12 @@ pub struct DesiredFile {
     qos_policy: Vec<Value>,
     #[schema(value_type = Vec<Vnic>)]
     vnic: Vec<Value>,
+    #[schema(value_type = Vec<StaticEndpoint>)]
+    static_endpoint: Vec<Value>,
 }
 
 impl DesiredFile {
-    fn lists(self) -> [(Kind, Vec<Value>); 6] {
+    fn lists(self) -> [(Kind, Vec<Value>); 7] {
         [
             (Kind::Host, self.host),
             (Kind::Vpc, self.vpc),
@@ -267,6 +278,7 @@ impl DesiredFile {
             (Kind::SecurityGroupRule, self.security_group_rule),
             (Kind::QosPolicy, self.qos_policy),
             (Kind::Vnic, self.vnic),
+            (Kind::StaticEndpoint, self.static_endpoint),
         ]
     }
 }
@@ -311,10 +323,22 @@ impl Object {
             Object::Vpc(v) => vec![("vni", Claim::Vni(v.vni))],
             Object::Vnic(v) => {
                 let gid = |ip| Claim::Gid(v.vpc.clone(), Gid::from(ip));
-                let mut claims =
-                    vec![("mac", Claim::Mac(v.vpc.clone(), v.mac)), ("mac", gid(v.mac.link_local().into()))];
+                let mut claims = vec![
+                    ("name", Claim::Party(v.name.clone())),
+                    ("mac", Claim::Mac(v.vpc.clone(), v.mac)),
+                    ("mac", gid(v.mac.link_local().into())),
+                ];
                 claims.extend(v.addresses.iter().map(|a| ("addresses", gid(*a))));
                 claims.extend(v.dedicated_alias.map(|a| ("dedicated_alias", Claim::Dedicated(a))));
+                claims
+            }
+            Object::StaticEndpoint(s) => {
+                let gid = |ip| Claim::Gid(s.vpc.clone(), Gid::from(ip));
+                let mut claims = vec![
+                    ("name", Claim::Party(s.name.clone())),
+                    ("underlay_address", Claim::Underlay(s.underlay_address)),
+                ];
+                claims.extend(s.addresses.iter().map(|a| ("addresses", gid(*a))));
                 claims
             }
             _ => Vec::new(),
@@ -335,6 +359,10 @@ impl Object {
                 keys.extend(v.security_groups.iter().map(|g| Key::new(Kind::SecurityGroup, g)));
                 keys.extend(v.qos_policy.iter().map(|q| Key::new(Kind::QosPolicy, q)));
                 keys
+            }
+            Object::StaticEndpoint(s) => {
+                let groups = s.security_groups.iter().map(|g| Key::new(Kind::SecurityGroup, g));
+                [Key::new(Kind::Vpc, &s.vpc)].into_iter().chain(groups).collect()
             }
             Object::Host(_) | Object::Vpc(_) | Object::QosPolicy(_) => Vec::new(),
             Object::Endpoint(_) | Object::HostState(_) => Vec::new(),

@@ -4,7 +4,9 @@ use masq_types::{QpnBlock, WireQpn};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use crate::object::{Endpoint, Host, HostState, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc};
+use crate::object::{
+    Endpoint, Host, HostState, QosPolicy, SecurityGroup, SecurityGroupRule, StaticEndpoint, Vnic, Vpc,
+};
 use crate::{Key, Kind};
 
 /// Any object.
@@ -22,6 +24,8 @@ pub enum Object {
     QosPolicy(QosPolicy),
     /// A virtual NIC.
     Vnic(Vnic),
+    /// A machine that is no host of masq.
+    StaticEndpoint(StaticEndpoint),
     /// An endpoint.
     Endpoint(Endpoint),
     /// How far a host has come.
@@ -38,6 +42,7 @@ macro_rules! each {
             Object::SecurityGroupRule($o) => $body,
             Object::QosPolicy($o) => $body,
             Object::Vnic($o) => $body,
+            Object::StaticEndpoint($o) => $body,
             Object::Endpoint($o) => $body,
             Object::HostState($o) => $body,
         }
@@ -67,6 +72,7 @@ views! {
     as_security_group: SecurityGroup,
     as_qos_policy: QosPolicy,
     as_vnic: Vnic,
+    as_static_endpoint: StaticEndpoint,
     as_endpoint: Endpoint,
     as_host_state: HostState,
 }
@@ -84,6 +90,7 @@ impl Object {
             Object::SecurityGroupRule(o) => Key::rule(&o.security_group, &o.name),
             Object::QosPolicy(o) => Key::new(Kind::QosPolicy, &o.name),
             Object::Vnic(o) => Key::new(Kind::Vnic, &o.name),
+            Object::StaticEndpoint(o) => Key::new(Kind::StaticEndpoint, &o.name),
             Object::Endpoint(o) => Key::new(Kind::Endpoint, &o.vnic),
             Object::HostState(o) => Key::new(Kind::HostState, &o.host),
         }
@@ -108,6 +115,7 @@ impl Object {
             Kind::SecurityGroupRule => Object::SecurityGroupRule(parse(&value)?),
             Kind::QosPolicy => Object::QosPolicy(parse(&value)?),
             Kind::Vnic => Object::Vnic(parse(&value)?),
+            Kind::StaticEndpoint => Object::StaticEndpoint(parse(&value)?),
             Kind::Endpoint => Object::Endpoint(parse(&value)?),
             Kind::HostState => Object::HostState(parse(&value)?),
         })

@@ -19,6 +19,8 @@ pub enum Kind {
     QosPolicy,
     /// [`Vnic`](crate::Vnic).
     Vnic,
+    /// [`StaticEndpoint`](crate::StaticEndpoint).
+    StaticEndpoint,
     /// [`Endpoint`](crate::Endpoint).
     Endpoint,
     /// [`HostState`](crate::HostState).
@@ -27,13 +29,14 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds; an object refers to objects of earlier kinds only.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Host,
         Kind::Vpc,
         Kind::SecurityGroup,
         Kind::SecurityGroupRule,
         Kind::QosPolicy,
         Kind::Vnic,
+        Kind::StaticEndpoint,
         Kind::Endpoint,
         Kind::HostState,
     ];
@@ -52,6 +55,7 @@ impl Kind {
             Kind::SecurityGroupRule => "security_group_rule",
             Kind::QosPolicy => "qos_policy",
             Kind::Vnic => "vnic",
+            Kind::StaticEndpoint => "static_endpoint",
             Kind::Endpoint => "endpoint",
             Kind::HostState => "host_state",
         }

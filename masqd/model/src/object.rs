@@ -319,6 +319,30 @@ impl Vnic {
     }
 }
 
+/// A machine of the underlay that is no host of masq, and belongs to a network: any station that speaks RoCEv2. Which of its queue
+/// pairs talks is its own affair, as is who there may.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StaticEndpoint {
+    /// Its name, unique among static endpoints and vNICs.
+    #[schema(value_type = schema::Name)]
+    pub name: String,
+    /// Name of its network.
+    #[schema(value_type = schema::Name)]
+    pub vpc: String,
+    /// Virtual addresses that lead to it, unique in its network.
+    #[schema(value_type = Vec<schema::Address>, min_items = 1, max_items = 16)]
+    pub addresses: Vec<IpAddr>,
+    /// Where it is on the underlay: an address that no host and no other static endpoint has.
+    #[schema(value_type = schema::Address)]
+    pub underlay_address: IpAddr,
+    /// Names of its security groups; without any, nobody can connect to it. They are enforced where its peers are: it has nobody that
+    /// would.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::Name>, max_items = 16)]
+    pub security_groups: Vec<String>,
+}
+
 /// A vNIC that a host has realised: where its peers find it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -10,11 +10,14 @@ use masq_types::{Gid, MacAddr};
 
 use crate::{
     Alias, DesiredState, Host, Key, Kind, Object, Problem, QosPolicy, Quota, SecurityGroup,
-    SecurityGroupRule, Vnic,
+    SecurityGroupRule, StaticEndpoint, Vnic,
 };
 
 /// Most virtual addresses of a vNIC: with its link-local GID they fill the GID table.
 pub const MAX_ADDRESSES: usize = 15;
+
+/// Most virtual addresses of a static endpoint: as many as a vNIC has with its link-local one.
+pub const MAX_STATIC_ADDRESSES: usize = MAX_ADDRESSES + 1;
 
 /// Most prefixes in a vNIC's `allowed_address_pairs`.
 pub const MAX_ADDRESS_PAIRS: usize = 64;
@@ -66,6 +69,7 @@ pub(crate) fn check(state: &DesiredState, object: &Object, problems: &mut Vec<Pr
         Object::SecurityGroupRule(o) => r.rule(state, o),
         Object::QosPolicy(o) => r.qos_policy(o),
         Object::Vnic(o) => r.vnic(state, o),
+        Object::StaticEndpoint(o) => r.static_endpoint(state, o),
         Object::Endpoint(_) | Object::HostState(_) => r.problem("", "hosts write it, not users"),
     }
     for (field, claim) in object.claims() {
@@ -189,12 +193,7 @@ impl Report<'_> {
         }
         self.exists("vpc", Kind::Vpc, &vnic.vpc, state.vpc(&vnic.vpc).is_some());
         self.mac(vnic.mac);
-        if vnic.addresses.is_empty() {
-            self.problem("addresses", "at least one address is needed");
-        }
-        self.at_most("addresses", "addresses", vnic.addresses.len(), MAX_ADDRESSES);
-        vnic.addresses.iter().for_each(|a| self.virtual_address(*a));
-        self.no_repetition("addresses", &vnic.addresses);
+        self.virtual_addresses(&vnic.addresses, MAX_ADDRESSES);
         let link_local = vnic.mac.link_local();
         if vnic.addresses.contains(&link_local.into()) {
             self.problem(
@@ -205,7 +204,7 @@ impl Report<'_> {
         let pairs = &vnic.allowed_address_pairs;
         self.at_most("allowed_address_pairs", "prefixes", pairs.len(), MAX_ADDRESS_PAIRS);
         pairs.iter().for_each(|net| self.prefix("allowed_address_pairs", *net));
-        self.security_groups(state, vnic);
+        self.security_groups(state, &vnic.security_groups, &vnic.vpc);
         if let Some(name) = &vnic.qos_policy {
             self.exists("qos_policy", Kind::QosPolicy, name, state.qos_policy(name).is_some());
         }
@@ -221,16 +220,34 @@ impl Report<'_> {
         }
     }
 
-    fn security_groups(&mut self, state: &DesiredState, vnic: &Vnic) {
-        self.at_most("security_groups", "groups", vnic.security_groups.len(), MAX_SECURITY_GROUPS);
-        for name in &vnic.security_groups {
+    fn static_endpoint(&mut self, state: &DesiredState, endpoint: &StaticEndpoint) {
+        self.name(&endpoint.name);
+        self.exists("vpc", Kind::Vpc, &endpoint.vpc, state.vpc(&endpoint.vpc).is_some());
+        self.virtual_addresses(&endpoint.addresses, MAX_STATIC_ADDRESSES);
+        let underlay = endpoint.underlay_address;
+        self.station("underlay_address", underlay);
+        if underlay.is_loopback() {
+            self.problem("underlay_address", format_args!("{underlay} is a loopback address"));
+        }
+        if matches!(underlay, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            self.problem(
+                "underlay_address",
+                format_args!("{underlay} is a link-local address, which says nothing without a link"),
+            );
+        }
+        self.security_groups(state, &endpoint.security_groups, &endpoint.vpc);
+    }
+
+    fn security_groups(&mut self, state: &DesiredState, names: &[String], vpc: &str) {
+        self.at_most("security_groups", "groups", names.len(), MAX_SECURITY_GROUPS);
+        for name in names {
             let group = state.security_group(name);
             self.exists("security_groups", Kind::SecurityGroup, name, group.is_some());
             if let Some(group) = group {
-                self.same_vpc("security_groups", name, &group.vpc, &vnic.vpc);
+                self.same_vpc("security_groups", name, &group.vpc, vpc);
             }
         }
-        self.no_repetition("security_groups", &vnic.security_groups);
+        self.no_repetition("security_groups", names);
     }
 
     fn quota(&mut self, quota: &Quota) {
@@ -352,11 +369,18 @@ impl Report<'_> {
         }
     }
 
-    fn virtual_address(&mut self, address: IpAddr) {
-        self.station("addresses", address);
-        if address.is_loopback() {
-            self.problem("addresses", format_args!("{address} is a loopback address"));
+    fn virtual_addresses(&mut self, addresses: &[IpAddr], most: usize) {
+        if addresses.is_empty() {
+            self.problem("addresses", "at least one address is needed");
         }
+        self.at_most("addresses", "addresses", addresses.len(), most);
+        for address in addresses {
+            self.station("addresses", *address);
+            if address.is_loopback() {
+                self.problem("addresses", format_args!("{address} is a loopback address"));
+            }
+        }
+        self.no_repetition("addresses", addresses);
     }
 
     fn prefix(&mut self, field: &str, net: IpNet) {

@@ -78,6 +78,13 @@ name = "red-1"
 vpc = "red"
 mac = "52:54:00:64:00:01"
 addresses = ["192.168.0.1"]
+
+[[static_endpoint]]
+name = "metal"
+vpc = "blue"
+addresses = ["192.168.1.1", "fd01::2"]
+underlay_address = "10.77.0.9"
+security_groups = ["db"]
 "#;
 
 fn good() -> DesiredState {
@@ -108,7 +115,7 @@ fn rule<'a>(state: &'a DesiredState, name: &str) -> &'a SecurityGroupRule {
 fn the_file_is_read_as_written() {
     let d = good();
     let counts = Kind::desired().map(|kind| d.of_kind(kind).count());
-    assert_eq!(counts.collect::<Vec<_>>(), [2, 2, 3, 2, 1, 2]);
+    assert_eq!(counts.collect::<Vec<_>>(), [2, 2, 3, 2, 1, 2, 1]);
     assert_eq!(d.vpc("blue").unwrap().vni.get(), 100);
     let (one, other) = (d.vnic("blue-1").unwrap(), d.vnic("red-1").unwrap());
     assert_eq!((one.path_count(), other.path_count()), (2, 1));
@@ -122,6 +129,8 @@ fn the_file_is_read_as_written() {
     assert!(other.quota.is_default());
     let host = d.host("h1").unwrap();
     assert_eq!((host.aliases[0].address.to_string(), host.class_rates[0].class), ("10.79.0.1/24".into(), 7));
+    assert_eq!(d.static_endpoint("metal").unwrap().underlay_address.to_string(), "10.77.0.9");
+    assert!(d.static_endpoint("blue-1").is_none() && d.vnic("metal").is_none());
     assert!(d.host("h3").is_none() && d.vpc("h1").is_none() && d.security_group("blue").is_none());
 }
 
@@ -449,6 +458,63 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "dedicated_alias = \"10.79.0.9\"",
         "vnic \"blue-1\": field dedicated_alias: 10.79.0.9 is not among the aliases of host \"h1\"",
     ),
+    // Static endpoints.
+    (
+        "name = \"metal\"\nvpc = \"blue\"",
+        "name = \"metal\"\nvpc = \"green\"",
+        "static_endpoint \"metal\": field vpc: there is no vpc \"green\"",
+    ),
+    (
+        "[\"192.168.1.1\", \"fd01::2\"]",
+        "[]",
+        "static_endpoint \"metal\": field addresses: at least one address is needed",
+    ),
+    (
+        "\"fd01::2\"]",
+        "\"192.168.1.1\"]",
+        "static_endpoint \"metal\": field addresses: 192.168.1.1 stands there twice",
+    ),
+    ("\"fd01::2\"]", "\"::1\"]", "static_endpoint \"metal\": field addresses: ::1 is a loopback address"),
+    (
+        "\"fd01::2\"]",
+        "\"224.0.0.1\"]",
+        "static_endpoint \"metal\": field addresses: 224.0.0.1 is not the address of a single station",
+    ),
+    (
+        "underlay_address = \"10.77.0.9\"",
+        "underlay_address = \"0.0.0.0\"",
+        "static_endpoint \"metal\": field underlay_address: 0.0.0.0 is not the address of a single station",
+    ),
+    (
+        "underlay_address = \"10.77.0.9\"",
+        "underlay_address = \"::ffff:10.77.0.9\"",
+        "static_endpoint \"metal\": field underlay_address: ::ffff:10.77.0.9 is an IPv4 address; write it as 10.77.0.9",
+    ),
+    (
+        "underlay_address = \"10.77.0.9\"",
+        "underlay_address = \"127.0.0.1\"",
+        "static_endpoint \"metal\": field underlay_address: 127.0.0.1 is a loopback address",
+    ),
+    (
+        "underlay_address = \"10.77.0.9\"",
+        "underlay_address = \"fe80::9\"",
+        "static_endpoint \"metal\": field underlay_address: fe80::9 is a link-local address, which says nothing without a link",
+    ),
+    (
+        "security_groups = [\"db\"]",
+        "security_groups = [\"nobody\"]",
+        "static_endpoint \"metal\": field security_groups: there is no security_group \"nobody\"",
+    ),
+    (
+        "security_groups = [\"db\"]",
+        "security_groups = [\"apart\"]",
+        "static_endpoint \"metal\": field security_groups: security_group \"apart\" belongs to vpc \"red\", not to \"blue\"",
+    ),
+    (
+        "security_groups = [\"db\"]",
+        "security_groups = [\"db\", \"db\"]",
+        "static_endpoint \"metal\": field security_groups: db stands there twice",
+    ),
 ];
 
 #[test]
@@ -511,6 +577,49 @@ fn what_two_objects_claim_is_reported_with_both() {
 }
 
 #[test]
+fn a_static_endpoint_shares_nothing_with_hosts_and_vnics() {
+    let each = |field: &str, value: &str, metal: &str, other: &str| {
+        let said = |who: &str, field: &str, whom: &str| {
+            format!("{who}: field {field}: {value} is in use by {whom} already")
+        };
+        let (object, its_field) = other.split_once('.').unwrap();
+        [said(object, its_field, metal), said(metal, field, object)]
+    };
+    let metal = "static_endpoint \"metal\"";
+    for (address, host) in [
+        ("10.77.0.1", "host \"h1\".underlay"),
+        ("10.79.0.1", "host \"h1\".aliases"),
+        ("fd00::2", "host \"h2\".underlay"),
+    ] {
+        assert_eq!(spoilt("10.77.0.9", address), each("underlay_address", address, metal, host));
+    }
+    assert_eq!(
+        spoilt("\"fd01::2\"]", "\"fd01::1\"]"),
+        each("addresses", "fd01::1", metal, "vnic \"blue-1\".addresses")
+    );
+    assert_eq!(
+        spoilt("\"fd01::2\"]", "\"fe80::5054:ff:fe64:1\"]"),
+        each("addresses", "fe80::5054:ff:fe64:1", metal, "vnic \"blue-1\".mac")
+    );
+    assert_eq!(
+        spoilt("name = \"metal\"", "name = \"red-1\""),
+        each("name", "red-1", "static_endpoint \"red-1\"", "vnic \"red-1\".name")
+    );
+    let another = "\n[[static_endpoint]]\nname = \"other\"\nvpc = \"red\"\naddresses = [\"192.168.1.1\"]\n\
+                   underlay_address = \"10.77.0.8\"\n";
+    DesiredState::from_toml(&format!("{GOOD}{another}")).unwrap();
+    assert_eq!(
+        problems(&format!("{GOOD}{}", another.replace("10.77.0.8", "10.77.0.9"))),
+        each(
+            "underlay_address",
+            "10.77.0.9",
+            "static_endpoint \"other\"",
+            &format!("{metal}.underlay_address")
+        )
+    );
+}
+
+#[test]
 fn an_alias_may_be_one_of_its_host_s_own_paths() {
     let text = GOOD.replace("\"10.78.0.1\"]", "\"10.78.0.1\", \"10.79.0.1\"]");
     assert_eq!(
@@ -530,6 +639,7 @@ fn names_are_fit_for_keys_and_sockets() {
         ("not-there", "security_group_rule \"web/NAME\""),
         ("apart", "security_group \"NAME\""),
         ("h2", "host \"NAME\""),
+        ("metal", "static_endpoint \"NAME\""),
     ] {
         let renamed = |new: &str| GOOD.replace(&format!("{name:?}"), &format!("{new:?}"));
         for bad in ["", "../x", "a/b", ".hidden", "-x", "Blue", "a b", "ä", &"x".repeat(64)] {
@@ -589,6 +699,11 @@ fn lists_are_bounded() {
         "vnic \"red-1\": field addresses: 16 addresses; at most 15 are possible",
     );
     check(
+        &|n| GOOD.replace("[\"192.168.1.1\", \"fd01::2\"]", &list(n)),
+        16,
+        "static_endpoint \"metal\": field addresses: 17 addresses; at most 16 are possible",
+    );
+    check(
         &|n| GOOD.replace("[\"fd00::2\"]", &list(n)),
         8,
         "host \"h2\": field underlay: 9 addresses; at most 8 are possible",
@@ -636,7 +751,7 @@ fn a_list_of_fields_is_no_object() {
 fn objects_come_back_from_the_store() {
     let state = good();
     let objects = state.objects();
-    assert_eq!(objects.len(), 12);
+    assert_eq!(objects.len(), 13);
     assert!(objects.keys().is_sorted_by_key(|k| k.kind()) && objects.keys().all(|k| k.kind().is_desired()));
     for (key, object) in objects {
         assert_eq!(Object::from_entry(key, &object.to_json()).unwrap(), *object);
@@ -725,7 +840,7 @@ proptest::proptest! {
 
     /// Whatever stands in the store is read or refused.
     #[test]
-    fn damaged_entries_are_read_or_refused(at: usize, with: u8, key in 0usize..12) {
+    fn damaged_entries_are_read_or_refused(at: usize, with: u8, key in 0usize..13) {
         let state = good();
         let (key, object) = state.objects().iter().nth(key).unwrap();
         let mut json = object.to_json();

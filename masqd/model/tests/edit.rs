@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use masq_model::{
     Action, Alias, DesiredState, Direction, Edit, Host, Key, Kind, Object, QosPolicy, Quota, SecurityGroup,
-    SecurityGroupRule, Transport, Vnic, Vpc,
+    SecurityGroupRule, StaticEndpoint, Transport, Vnic, Vpc,
 };
-use masq_types::{MacAddr, Vni};
+use masq_types::{Gid, MacAddr, Vni};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use proptest::strategy::ValueTree;
@@ -81,6 +81,16 @@ fn qos(name: &str) -> QosPolicy {
         class: 0,
         dscp: None,
         trust_dscp: false,
+    }
+}
+
+fn station(name: &str, underlay: u8, addresses: &[&str], groups: &[&str]) -> StaticEndpoint {
+    StaticEndpoint {
+        name: name.into(),
+        vpc: "v0".into(),
+        addresses: addresses.iter().map(|a| ip(a)).collect(),
+        underlay_address: IpAddr::from([10, 0, 0, underlay]),
+        security_groups: groups.iter().map(|g| (*g).into()).collect(),
     }
 }
 
@@ -271,7 +281,7 @@ fn consistent(objects: &BTreeMap<Key, Object>) -> bool {
         _ => None,
     };
     let (mut vnis, mut gids, mut dedicated) = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut underlay = HashSet::new();
+    let (mut underlay, mut parties) = (HashSet::new(), HashSet::new());
     objects.values().all(|object| match object {
         Object::Host(h) => {
             let aliases = h.aliases.iter().map(|a| a.address.addr());
@@ -298,12 +308,20 @@ fn consistent(objects: &BTreeMap<Key, Object>) -> bool {
                 }
                 Some(_) => false,
             };
-            host_fits
+            parties.insert(v.name.clone())
+                && host_fits
                 && has(Kind::Vpc, &v.vpc)
                 && v.security_groups.iter().all(|g| vpc_of(g).as_ref() == Some(&v.vpc))
                 && v.qos_policy.as_ref().is_none_or(|q| has(Kind::QosPolicy, q))
                 && v.gids().into_iter().all(|gid| gids.insert((v.vpc.clone(), gid)))
                 && v.dedicated_alias.is_none_or(|a| dedicated.insert(a))
+        }
+        Object::StaticEndpoint(s) => {
+            parties.insert(s.name.clone())
+                && has(Kind::Vpc, &s.vpc)
+                && s.security_groups.iter().all(|g| vpc_of(g).as_ref() == Some(&s.vpc))
+                && s.addresses.iter().all(|a| gids.insert((s.vpc.clone(), Gid::from(*a))))
+                && underlay.insert(s.underlay_address)
         }
         _ => false,
     })
@@ -334,6 +352,18 @@ fn any_vnic() -> impl Strategy<Value = Vnic> {
     )
 }
 
+fn any_station() -> impl Strategy<Value = StaticEndpoint> {
+    let addresses = subsequence(vec!["192.168.0.3", "192.168.0.4", "fe80::5054:ff:fe00:3"], 1..3);
+    let groups = subsequence(vec!["g0", "g1"], 0..2);
+    let names = (prop_oneof![2 => named("s", 2), 1 => named("n", 3)], named("v", 2));
+    (names, prop_oneof![1u8..4, 7u8..11], addresses, groups).prop_map(
+        |((name, vpc), underlay, addresses, groups)| StaticEndpoint {
+            vpc,
+            ..station(&name, underlay, &addresses, &groups)
+        },
+    )
+}
+
 fn any_object() -> impl Strategy<Value = Object> {
     let numbers = || subsequence(vec![1, 2, 3, 4, 7, 8], 1..4);
     let remote = || prop::option::of(named("g", 3));
@@ -346,6 +376,7 @@ fn any_object() -> impl Strategy<Value = Object> {
             .prop_map(|(name, group, remote)| Object::SecurityGroupRule(rule(&name, &group, remote.as_deref()))),
         1 => named("q", 2).prop_map(|name| Object::QosPolicy(qos(&name))),
         5 => any_vnic().prop_map(Object::Vnic),
+        3 => any_station().prop_map(Object::StaticEndpoint),
     ]
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use masq_types::{Features, Gid, PathId, QpnBlock, Vni, WireQpn};
 
-/// A realised vNIC, as its peers know it.
+/// A realised vNIC, as its peers know it, or a stranger: a station of the underlay that is no host of masq.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Name of the vNIC.
+    /// Name of the vNIC, or of the stranger.
     pub vnic: Arc<str>,
-    /// Name of its host.
+    /// Name of its host; empty for a stranger, which has none.
     pub host: Arc<str>,
     /// Underlay addresses: address `i` belongs to path `i`.
     pub addresses: Vec<IpAddr>,
@@ -20,6 +20,8 @@ pub struct Peer {
     pub features: Features,
     /// Grows whenever the blocks change hands.
     pub generation: u64,
+    /// It is no vNIC: it tells those that share an underlay address not apart, and knows nothing but the standard.
+    pub is_stranger: bool,
 }
 
 impl Peer {
@@ -180,6 +182,7 @@ mod tests {
             qpn_blocks: vec![QpnBlock::new(8192, 4096).unwrap()],
             features: Features::NONE,
             generation: 1,
+            is_stranger: false,
         }
     }
 

@@ -505,6 +505,52 @@ fn the_bytes_on_the_wire() {
     assert_eq!(flow.check(&bytes[..len], 0), masq_wire::IcrcVerdict::Exact);
 }
 
+/// Other implementations take their source ports from where our RNICs write places, and read nothing from ours.
+#[test]
+fn a_strangers_ports_say_nothing_of_addresses() {
+    let mut t = Ends::known(Way::Remote);
+    let from = t.a.guest.address;
+    // The port says that both are the first in their records, which are those of IPv6.
+    for is_stranger in [false, true] {
+        let peer = Peer { is_stranger, ..t.a.peer() };
+        t.set_peer(B, peer);
+        t.b.guest.post_recv(&mut t.b.qp, 1, &[sge(&t.b.mr, 0, 4096)]);
+        let packet = t.packet(t.a.qp.wire, b"hello");
+        t.inject(B, from, 0xc000, packet);
+        let r = wait(&mut t.net, &mut t.b.cq);
+        assert_eq!(r.flags & CQE_IPV4 != 0, is_stranger);
+    }
+    // An address that nobody has published has no place, and needs none.
+    let (unpublished, published) = (gid("10.9.9.9"), t.a.gids.to_vec());
+    t.execute(A, |vnic| Command::SetGids { vnic, table: vec![unpublished], published });
+    let send = datagram(0, t.b.gids[1], t.b.qp.wire.get(), 4);
+    for (is_stranger, lost) in [(false, "ud_tx_unpublished_gid"), (true, "ud_rx_no_receive")] {
+        let peer = Peer { is_stranger, ..t.b.peer() };
+        t.set_peer(A, peer);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        wait(&mut t.net, &mut t.a.cq);
+        t.net.run(1);
+        assert_eq!(t.losses(), [(lost, 1)]);
+    }
+}
+
+/// A stranger knows a vNIC by the first of its addresses; the others it shares.
+#[test]
+fn a_stranger_hears_from_a_vnics_first_address_alone() {
+    let Some(mut t) = Ends::of_two_families() else {
+        eprintln!("::1 does not exist here: nothing to test");
+        return;
+    };
+    for (is_stranger, lost) in [(false, &[][..]), (true, &[("ud_tx_unreachable", 1)])] {
+        let peer = Peer { is_stranger, ..t.b.peer() };
+        t.set_peer(A, peer);
+        let send = t.to_b(V4, 1);
+        t.a.guest.post(&mut t.a.qp, &send, &[]);
+        wait(&mut t.net, &mut t.a.cq);
+        assert_eq!(t.losses(), lost, "{is_stranger}");
+    }
+}
+
 /// Who sends each datagram by another source port has fewer turns: each is a socket that is opened, and another one closed.
 #[test]
 fn new_ports_count_in_the_share() {

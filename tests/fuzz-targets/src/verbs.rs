@@ -419,6 +419,7 @@ impl Hostile {
             addresses: vec![self.guest.address],
             qpn_blocks: QpnBlock::new(wire.get() & !0xfff, 4096).into_iter().collect(),
             gsi_qpn: wire,
+            is_stranger: allowed & 8 != 0,
             verdict: Verdict { send: allowed & 1 == 0, receive: allowed & 2 == 0, cm: allowed & 4 == 0 },
             exceptions: Vec::new(),
         }

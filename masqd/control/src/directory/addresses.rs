@@ -1,4 +1,4 @@
-//! Which vNIC has which virtual address.
+//! Which vNIC or static endpoint has which virtual address.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -95,8 +95,11 @@ fn entry(vnic: &str, claim: Claim) -> (IsTaken, String) {
 }
 
 impl Directory {
-    /// The addresses that a vNIC has now.
+    /// The addresses that a vNIC or a static endpoint has now.
     pub(super) fn claims(&self, name: &str) -> Vec<(Vni, Claim)> {
+        if let Some(stranger) = self.strangers.get(name) {
+            return stranger.gids.iter().map(|gid| (stranger.vni, Claim::Own(*gid))).collect();
+        }
         let Some(vnic) = self.vnic(name) else { return Vec::new() };
         let Some(vpc) = self.vpc(&vnic.vpc) else { return Vec::new() };
         let own = vnic.gids();

@@ -2,22 +2,22 @@
 
 use std::net::IpAddr;
 
+use masq_model::Vpc;
 use masq_model::api::{ExplainedEnd, ExplainedFlow, Explanation};
-use masq_model::{Vnic, Vpc};
 use masq_policy::rename::{Endpoints, Found};
 use masq_policy::rules::{Action, Flow, Party, Transport};
 use masq_types::Gid;
 
 use super::Directory;
 
-/// What is asked. An end is the name of a vNIC or a virtual address.
+/// What is asked. An end is the name of a vNIC or of a static endpoint, or a virtual address.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     /// One end.
     pub from: &'a str,
     /// The other.
     pub to: &'a str,
-    /// The network of addresses; when absent, that of an end that is the name of a vNIC.
+    /// The network of addresses; when absent, that of an end that is a name.
     pub vpc: Option<&'a str>,
     /// What would pass between them.
     pub traffic: Traffic,
@@ -63,14 +63,14 @@ pub enum AskError {
     /// A network that does not exist.
     #[error("there is no vpc {0:?}")]
     NoVpc(String),
-    /// Neither the name of a vNIC nor an address.
-    #[error("{0:?} is neither the name of a vNIC nor an address")]
+    /// Neither the name of a vNIC or static endpoint nor an address.
+    #[error("{0:?} is neither the name of a vNIC or static endpoint nor an address")]
     NoSuchEnd(String),
-    /// A vNIC outside of the network that was named.
-    #[error("vNIC {vnic:?} belongs to vpc {vpc:?}, not to {asked:?}")]
+    /// A vNIC or static endpoint outside of the network that was named.
+    #[error("{end} belongs to vpc {vpc:?}, not to {asked:?}")]
     WrongVpc {
-        /// The vNIC.
-        vnic: String,
+        /// What it is, and its name.
+        end: String,
         /// Its network.
         vpc: String,
         /// The network that was asked for.
@@ -91,20 +91,38 @@ pub enum AskError {
 
 /// One end.
 struct End<'a> {
-    vnic: &'a Vnic,
+    name: &'a str,
+    /// The host of its VM, if it has one.
+    host: Option<&'a str>,
+    security_groups: &'a [String],
+    reach: Reach,
     vpc: &'a Vpc,
     /// The addresses that come into question, the preferred one first.
     gids: Vec<Gid>,
 }
 
+/// Whom an end can talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// vNICs.
+    Vnics,
+    /// vNICs and strangers: a vNIC with a dedicated alias.
+    Everybody,
+    /// vNICs that have a dedicated alias: a static endpoint.
+    Alone,
+}
+
 impl Directory {
     /// Whether two ends may be connected or exchange datagrams, and what says so.
     pub fn explain(&self, question: &Question<'_>) -> Result<Explanation, AskError> {
-        let vpc_of = |end| self.vnic(end).map(|v| v.vpc.as_str());
+        let vpc_of = |end| {
+            let vnic = self.vnic(end).map(|v| v.vpc.as_str());
+            vnic.or_else(|| self.static_endpoint(end).map(|s| s.vpc.as_str()))
+        };
         let vpc = question.vpc.or_else(|| vpc_of(question.from)).or_else(|| vpc_of(question.to));
         let from = self.end(question.from, question.vpc, vpc)?;
         let to = self.end(question.to, question.vpc, vpc)?;
-        let same_vnic = from.vnic.name == to.vnic.name;
+        let same_vnic = from.name == to.name;
         let judge = |(a, b): (Gid, Gid)| {
             let apart = same_vnic || from.vpc.name != to.vpc.name;
             if apart { Vec::new() } else { self.flows(question.traffic, &from, a, &to, b) }
@@ -139,14 +157,13 @@ impl Directory {
     }
 
     fn end(&self, text: &str, asked: Option<&str>, vpc: Option<&str>) -> Result<End<'_>, AskError> {
-        if let Some(vnic) = self.vnic(text) {
-            if let Some(asked) = asked.filter(|asked| *asked != vnic.vpc) {
-                let (vnic, vpc) = (vnic.name.clone(), vnic.vpc.clone());
-                return Err(AskError::WrongVpc { vnic, vpc, asked: asked.into() });
+        if let Some(end) = self.named_end(text) {
+            let end = end?;
+            if let Some(asked) = asked.filter(|asked| *asked != end.vpc.name) {
+                let vpc = end.vpc.name.clone();
+                return Err(AskError::WrongVpc { end: end.label(), vpc, asked: asked.into() });
             }
-            let mut gids: Vec<Gid> = vnic.addresses.iter().copied().map(Gid::from).collect();
-            gids.push(Gid::from(vnic.mac.link_local()));
-            return Ok(End { vnic, vpc: self.known_vpc(&vnic.vpc)?, gids });
+            return Ok(end);
         }
         let address: IpAddr = text.parse().map_err(|_| AskError::NoSuchEnd(text.into()))?;
         let vpc = self.known_vpc(vpc.ok_or(AskError::WhichVpc(address))?)?;
@@ -157,8 +174,39 @@ impl Directory {
             Found::Desired { vnic, .. } | Found::Contested { vnic, .. } => vnic,
             Found::Unknown => return Err(AskError::Nobody { address, vpc: vpc.name.clone() }),
         };
-        let vnic = self.vnic(name).ok_or(AskError::Nobody { address, vpc: vpc.name.clone() })?;
-        Ok(End { vnic, vpc, gids: vec![gid] })
+        let nobody = AskError::Nobody { address, vpc: vpc.name.clone() };
+        let end = self.named_end(name).ok_or(nobody)??;
+        Ok(End { vpc, gids: vec![gid], ..end })
+    }
+
+    /// The vNIC or static endpoint with this name.
+    fn named_end(&self, name: &str) -> Option<Result<End<'_>, AskError>> {
+        let gids = |addresses: &[IpAddr]| addresses.iter().copied().map(Gid::from).collect::<Vec<_>>();
+        let vnic = self.vnic(name).map(|vnic| {
+            let mut gids = gids(&vnic.addresses);
+            gids.push(Gid::from(vnic.mac.link_local()));
+            Ok(End {
+                name: &vnic.name,
+                host: vnic.host.as_deref(),
+                security_groups: &vnic.security_groups,
+                reach: if vnic.dedicated_alias.is_some() { Reach::Everybody } else { Reach::Vnics },
+                vpc: self.known_vpc(&vnic.vpc)?,
+                gids,
+            })
+        });
+        let stranger = || {
+            let endpoint = self.static_endpoint(name)?;
+            let known = self.known_vpc(&endpoint.vpc).map(|vpc| End {
+                name: &endpoint.name,
+                host: None,
+                security_groups: &endpoint.security_groups,
+                reach: Reach::Alone,
+                vpc,
+                gids: gids(&endpoint.addresses),
+            });
+            Some(known)
+        };
+        vnic.or_else(stranger)
     }
 
     fn known_vpc(&self, name: &str) -> Result<&Vpc, AskError> {
@@ -170,7 +218,7 @@ impl Directory {
         let party = |end: &End<'_>, gid| {
             let contested = matches!(self.find(end.vpc.vni, gid), Found::Contested { .. });
             // An address that two claim is nobody's: no group stands behind it.
-            Party { vnic: "", gid, groups: if contested { &[] } else { self.groups_of(&end.vnic.name) } }
+            Party { vnic: "", gid, groups: if contested { &[] } else { self.groups_of(end.name) } }
         };
         let (one, other) = (party(from, a), party(to, b));
         let judge = |transport: &Transport| {
@@ -186,12 +234,23 @@ impl Directory {
         let mut obstacles = Vec::new();
         if from.vpc.name != to.vpc.name {
             obstacles.push(format!(
-                "vNIC {} belongs to vpc {} and vNIC {} to vpc {}, and networks do not reach one another",
-                from.vnic.name, from.vpc.name, to.vnic.name, to.vpc.name
+                "{} belongs to vpc {} and {} to vpc {}, and networks do not reach one another",
+                from.label(),
+                from.vpc.name,
+                to.label(),
+                to.vpc.name
             ));
         }
+        match (from.reach, to.reach) {
+            (Reach::Alone, Reach::Alone) => {
+                obstacles.push("both ends are static endpoints, between which masq has no part".into());
+            }
+            (Reach::Alone, Reach::Vnics) => obstacles.push(no_alias(from, to)),
+            (Reach::Vnics, Reach::Alone) => obstacles.push(no_alias(to, from)),
+            _ => {}
+        }
         let mut ends = vec![(from, a)];
-        if from.vnic.name != to.vnic.name || a != b {
+        if from.name != to.name || a != b {
             ends.push((to, b));
         }
         obstacles.extend(ends.into_iter().filter_map(|(end, gid)| self.obstacle(end, gid)));
@@ -216,12 +275,24 @@ impl Directory {
 impl End<'_> {
     fn explained(&self, address: Gid) -> ExplainedEnd {
         ExplainedEnd {
-            vnic: self.vnic.name.clone(),
+            vnic: self.name.into(),
             address,
-            security_groups: self.vnic.security_groups.clone(),
-            host: self.vnic.host.clone(),
+            security_groups: self.security_groups.to_vec(),
+            host: self.host.map(Into::into),
         }
     }
+
+    /// What it is, and its name.
+    fn label(&self) -> String {
+        match self.reach {
+            Reach::Alone => format!("static endpoint {}", self.name),
+            Reach::Vnics | Reach::Everybody => format!("vNIC {}", self.name),
+        }
+    }
+}
+
+fn no_alias(stranger: &End<'_>, vnic: &End<'_>) -> String {
+    format!("{} reaches vNICs with a dedicated alias alone, which {} lacks", stranger.label(), vnic.label())
 }
 
 /// The pairs of addresses over which two ends could talk, the one that programs would take first; never empty.

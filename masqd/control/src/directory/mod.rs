@@ -6,6 +6,7 @@
 //! | `addresses` | which vNIC has which virtual address |
 //! | `sources` | which vNIC sends from which underlay address and QPN |
 //! | `groups` | the rules of security groups, and who is a member |
+//! | `strangers` | what stands for machines that are no hosts of masq |
 //! | `presence` | on which hosts the vNICs of a network are |
 //! | `explain` | whether two ends may be connected, in words |
 
@@ -14,13 +15,15 @@ mod explain;
 mod groups;
 mod presence;
 mod sources;
+mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use masq_model::{
-    DesiredState, Endpoint, Host, HostState, Key, Kind, Object, QosPolicy, SecurityGroup, Vnic, Vpc,
+    DesiredState, Endpoint, Host, HostState, Key, Kind, Object, QosPolicy, SecurityGroup, StaticEndpoint,
+    Vnic, Vpc,
 };
 use masq_policy::conntrack::Touched;
 use masq_policy::rename::{Endpoints, Found, Peer};
@@ -45,7 +48,9 @@ pub struct Directory {
     peers: HashMap<String, Peer>,
     addresses: Addresses,
     sources: Sources,
-    /// The groups of each vNIC whose network exists.
+    /// Stands for the static endpoints whose network exists.
+    strangers: HashMap<String, Endpoint>,
+    /// The groups of each vNIC and static endpoint.
     groups_of: HashMap<String, Arc<[Arc<str>]>>,
     members: HashMap<String, BTreeSet<String>>,
     /// The addresses of groups' members, as far as the change that is being taken over has asked for them.
@@ -166,6 +171,11 @@ impl Directory {
         self.get(Kind::Vnic, name)?.as_vnic()
     }
 
+    /// A static endpoint. One that has the name of a vNIC does not count.
+    pub fn static_endpoint(&self, name: &str) -> Option<&StaticEndpoint> {
+        self.get(Kind::StaticEndpoint, name)?.as_static_endpoint().filter(|_| self.vnic(name).is_none())
+    }
+
     /// The endpoint record of a vNIC, as its host wrote it.
     pub fn endpoint(&self, vnic: &str) -> Option<&Endpoint> {
         self.get(Kind::Endpoint, vnic)?.as_endpoint()
@@ -215,13 +225,20 @@ impl Directory {
         self.groups.datagrams(local, remote)
     }
 
-    /// The endpoint of a vNIC in network `vni`, if it is where the vNIC is supposed to be.
-    pub fn realised(&self, vni: Vni, vnic: &str) -> Option<&Endpoint> {
-        let desired = self.vnic(vnic)?;
-        self.endpoint(vnic).filter(|e| e.vni == vni && desired.is_on(&e.host))
+    /// The endpoint of a vNIC in network `vni`, if it is where the vNIC is supposed to be; or what stands for a static endpoint.
+    pub fn realised(&self, vni: Vni, name: &str) -> Option<&Endpoint> {
+        match self.vnic(name) {
+            Some(desired) => self.endpoint(name).filter(|e| e.vni == vni && desired.is_on(&e.host)),
+            None => self.strangers.get(name).filter(|e| e.vni == vni),
+        }
     }
 
-    /// The realised vNIC of network `vni` that sends from this underlay address and QPN.
+    /// Whether this is the name of a static endpoint.
+    pub fn is_stranger(&self, name: &str) -> bool {
+        self.strangers.contains_key(name)
+    }
+
+    /// The realised vNIC, or static endpoint, of network `vni` that sends from this underlay address and QPN.
     pub fn source(&self, vni: Vni, address: IpAddr, qpn: WireQpn) -> Option<&Endpoint> {
         self.realised(vni, self.sources.find(vni, address, qpn)?)
     }
@@ -299,6 +316,11 @@ impl Directory {
                 }
             }
             Kind::Vnic => self.vnic_changed(key.name(), old.as_ref(), touched),
+            Kind::StaticEndpoint => {
+                let groups =
+                    old.as_ref().and_then(Object::as_static_endpoint).map(|s| &s.security_groups[..]);
+                self.party_changed(key.name(), groups.unwrap_or_default(), touched);
+            }
             Kind::Endpoint => {
                 if let Some(e) = old.as_ref().and_then(Object::as_endpoint) {
                     self.sources.remove(e);
@@ -310,44 +332,55 @@ impl Directory {
 
     fn vpc_changed(&mut self, vpc: &str, touched: &mut Touched) {
         *touched = Touched::everything();
-        let its = |o: &Object| matches!(o, Object::Vnic(v) if v.vpc == vpc);
-        let vnics: Vec<String> =
+        let its = |o: &Object| match o {
+            Object::Vnic(v) => v.vpc == vpc,
+            Object::StaticEndpoint(s) => s.vpc == vpc,
+            _ => false,
+        };
+        let parties: Vec<String> =
             self.objects.values().filter(|o| its(o)).map(|o| o.key().name().to_owned()).collect();
-        for vnic in vnics {
-            self.place(&vnic, &mut Touched::nothing());
+        for name in parties {
+            self.stand_in(&name);
+            self.place(&name, &mut Touched::nothing());
         }
     }
 
     fn vnic_changed(&mut self, name: &str, old: Option<&Object>, touched: &mut Touched) {
-        let new = self.vnic(name).cloned();
         let old = old.and_then(Object::as_vnic);
         let same = |a: &Vnic, b: &Vnic| {
             let unrelated = Vnic { qos_policy: b.qos_policy.clone(), quota: b.quota, ..a.clone() };
             unrelated == *b
         };
-        if let (Some(old), Some(new)) = (old, &new)
+        if let (Some(old), Some(new)) = (old, self.vnic(name))
             && same(old, new)
         {
             return;
         }
+        self.party_changed(name, old.map(|v| &v.security_groups[..]).unwrap_or_default(), touched);
+    }
+
+    /// A vNIC or a static endpoint has changed, which was a member of the groups `old`.
+    fn party_changed(&mut self, name: &str, old: &[String], touched: &mut Touched) {
         self.member_sets.clear();
-        for group in old.into_iter().flat_map(|v| &v.security_groups) {
+        for group in old {
             if let Some(members) = self.members.get_mut(group) {
                 members.remove(name);
             }
         }
-        for group in new.iter().flat_map(|v| &v.security_groups) {
-            self.members.entry(group.clone()).or_default().insert(name.into());
-        }
-        match &new {
-            Some(v) => {
-                let groups = v.security_groups.iter().map(|g| Arc::from(g.as_str())).collect();
+        let vnic = self.vnic(name).map(|v| &v.security_groups);
+        match vnic.or_else(|| self.static_endpoint(name).map(|s| &s.security_groups)).cloned() {
+            Some(groups) => {
+                for group in &groups {
+                    self.members.entry(group.clone()).or_default().insert(name.into());
+                }
+                let groups = groups.iter().map(|g| Arc::from(g.as_str())).collect();
                 self.groups_of.insert(name.into(), groups);
             }
             None => {
                 self.groups_of.remove(name);
             }
         }
+        self.stand_in(name);
         self.place(name, touched);
     }
 
@@ -355,7 +388,7 @@ impl Directory {
         match &new {
             Some(Object::Endpoint(e)) => {
                 self.sources.add(e);
-                self.peers.insert(vnic.into(), peer(e));
+                self.peers.insert(vnic.into(), peer(e, false));
             }
             _ => {
                 self.peers.remove(vnic);
@@ -382,10 +415,10 @@ impl Endpoints for Directory {
             Owner::Several(vnic, other) => return Found::Contested { vnic, other },
             Owner::One(name) => name,
         };
-        let Some(vnic) = self.vnic(name) else { return Found::Unknown };
-        match (self.realised(vni, name), self.peers.get(name)) {
-            (Some(_), Some(peer)) => Found::Realised(peer),
-            _ => Found::Desired { vnic: name, host: vnic.host.as_deref() },
+        match (self.realised(vni, name), self.peers.get(name), self.vnic(name)) {
+            (Some(_), Some(peer), _) => Found::Realised(peer),
+            (_, _, Some(vnic)) => Found::Desired { vnic: name, host: vnic.host.as_deref() },
+            (_, _, None) => Found::Unknown,
         }
     }
 }
@@ -398,7 +431,7 @@ fn host_of(object: &Object) -> Option<&str> {
     }
 }
 
-fn peer(e: &Endpoint) -> Peer {
+fn peer(e: &Endpoint, is_stranger: bool) -> Peer {
     Peer {
         vnic: Arc::from(e.vnic.as_str()),
         host: Arc::from(e.host.as_str()),
@@ -406,6 +439,7 @@ fn peer(e: &Endpoint) -> Peer {
         qpn_blocks: e.qpn_blocks.clone(),
         features: e.features,
         generation: e.generation,
+        is_stranger,
     }
 }
 

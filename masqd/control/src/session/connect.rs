@@ -59,6 +59,7 @@ impl Session {
                 Unreachable::UnknownGid { .. } | Unreachable::NotRealised { .. } => wait(e.into()),
                 _ => Stop::from(Reason::from(e)),
             })?;
+        self.check_reach(&peer.vnic, peer.is_stranger)?;
         // Before the QPN: what a rule denies is not worth reading the store for.
         let transport = transport_of(q.qp_type);
         let allowed_by = if BYPASSED {
@@ -71,6 +72,9 @@ impl Session {
             }
         };
         if !peer.owns(remote_qpn) {
+            if peer.is_stranger {
+                return Err(malformed(format_args!("no queue pair is connected to QP {remote_qpn}")).into());
+            }
             return Err(wait(Reason::ForeignQpn { qpn: remote_qpn, vnic: peer.vnic.to_string() }));
         }
         let renamed = Renamed {
@@ -123,6 +127,14 @@ impl Session {
         Revoked { connections, peers: Vec::new(), failure }
     }
 
+    /// Whether a peer can tell this vNIC from others.
+    pub(super) fn check_reach(&self, peer: &str, is_stranger: bool) -> Result<(), Reason> {
+        match is_stranger && !self.config.identity.has_own_address() {
+            true => Err(Reason::NoAlias { endpoint: peer.into() }),
+            false => Ok(()),
+        }
+    }
+
     /// Whether the tenant chooses the priority of its packets on the underlay.
     fn trusts_dscp(&self) -> bool {
         self.config.settings.qos.as_ref().is_some_and(|qos| qos.trust_dscp)
@@ -167,6 +179,9 @@ impl Session {
             && (found.peer.vnic != c.peer || found.remote != c.remote_address)
         {
             return Err(moved(c, found.remote));
+        }
+        if let Some(found) = &found {
+            self.check_reach(&found.peer.vnic, found.peer.is_stranger)?;
         }
         if let Verdict::Deny(denied) =
             directory.evaluate(c.vni, &identity.vnic, c.transport, c.local, c.remote)

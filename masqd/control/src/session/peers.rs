@@ -128,7 +128,7 @@ impl Session {
             return Err(Reason::Withdrawn);
         }
         let vni = self.config.identity.vni;
-        match name {
+        let endpoint = match name {
             PeerName::Gid(gid) => {
                 let peer = locate(directory, vni, gid)?;
                 directory.realised(vni, &peer.vnic).ok_or(Reason::from(Unreachable::UnknownGid { gid }))
@@ -136,7 +136,9 @@ impl Session {
             PeerName::Source(address, qpn) => {
                 directory.source(vni, address, qpn).ok_or(Reason::UnknownSource { address, qpn })
             }
-        }
+        }?;
+        self.check_reach(&endpoint.vnic, directory.is_stranger(&endpoint.vnic))?;
+        Ok(endpoint)
     }
 
     fn tell_peer(
@@ -151,7 +153,7 @@ impl Session {
         let answer = match found {
             Ok(endpoint) => {
                 let id = self.peers.id_of(&endpoint.vnic);
-                let mut peer = describe(id, &endpoint);
+                let mut peer = describe(id, &endpoint, env.directory.is_stranger(&endpoint.vnic));
                 let asked = match name {
                     PeerName::Gid(gid) => Some(gid),
                     PeerName::Source(..) => None,
@@ -282,7 +284,9 @@ impl Session {
         let (vni, name) = (self.config.identity.vni, &given.vnic);
         let gid = given.peer.gids.first().copied().unwrap_or_default();
         let (host, mut peer) = match directory.realised(vni, name) {
-            Some(endpoint) => (endpoint.host.clone(), describe(given.peer.id, endpoint)),
+            Some(endpoint) => {
+                (endpoint.host.clone(), describe(given.peer.id, endpoint, directory.is_stranger(name)))
+            }
             // The store has lost sight of the peer's host: that alone ends nothing.
             None if directory.endpoint(name).is_none() && is_desired(directory, vni, name, &given.host) => {
                 (given.host.clone(), given.peer.clone())
@@ -368,13 +372,14 @@ fn is_desired(directory: &Directory, vni: masq_types::Vni, vnic: &str, host: &st
 }
 
 /// A peer about which the rules have not been asked.
-fn describe(id: PeerId, e: &Endpoint) -> Peer {
+fn describe(id: PeerId, e: &Endpoint, is_stranger: bool) -> Peer {
     Peer {
         id,
         gids: e.gids.clone(),
         addresses: e.addresses.clone(),
         qpn_blocks: e.qpn_blocks.clone(),
         gsi_qpn: e.gsi_qpn,
+        is_stranger,
         verdict: Verdict::default(),
         exceptions: Vec::new(),
     }

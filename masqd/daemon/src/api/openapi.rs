@@ -6,7 +6,8 @@ use masq_model::api::{
 };
 use masq_model::schema::Name;
 use masq_model::{
-    DesiredFile, Endpoint, Host, HostState, Kind, QosPolicy, SecurityGroup, SecurityGroupRule, Vnic, Vpc,
+    DesiredFile, Endpoint, Host, HostState, Kind, QosPolicy, SecurityGroup, SecurityGroupRule,
+    StaticEndpoint, Vnic, Vpc,
 };
 use serde_json::Value;
 use utoipa::openapi::path::{
@@ -65,6 +66,7 @@ impl Document {
             Kind::SecurityGroupRule => self.spec::<SecurityGroupRule>("SecurityGroupRule"),
             Kind::QosPolicy => self.spec::<QosPolicy>("QosPolicy"),
             Kind::Vnic => self.spec::<Vnic>("Vnic"),
+            Kind::StaticEndpoint => self.spec::<StaticEndpoint>("StaticEndpoint"),
             Kind::Endpoint => self.spec::<Endpoint>("Endpoint"),
             Kind::HostState => self.spec::<HostState>("HostState"),
         }

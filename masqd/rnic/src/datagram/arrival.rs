@@ -6,7 +6,7 @@ use masq_driver::PeerName;
 use masq_types::{Gid, WireQpn};
 use masq_wire::{ImmDt, Parsed, Transport};
 
-use super::gids::meant;
+use super::gids::{first, meant};
 use super::grh::{GRH_BYTES, Grh};
 use super::{Fate, Loss, MAX_PAYLOAD, Waiting, ip_bytes, judge_unknown, park, peers, receives};
 use crate::engine::{Origin, World};
@@ -151,8 +151,11 @@ fn admit(world: &mut World, incoming: &Incoming) -> Result<Admitted, NotAdmitted
     let (source, src_qpn) = (incoming.source, incoming.src_qpn);
     let peer = vnic.datagrams.peers.with_source(source, src_qpn).ok_or(NotAdmitted::Unknown(qp.io.vnic))?;
     let own = vnic.datagrams.gids.published();
-    let (source, destination) =
-        meant(incoming.port, source, &peer.gids, own).ok_or(NotAdmitted::Lost(Loss::RxNoGid))?;
+    let addresses = match peer.is_stranger {
+        true => first(source, &peer.gids, own),
+        false => meant(incoming.port, source, &peer.gids, own),
+    };
+    let (source, destination) = addresses.ok_or(NotAdmitted::Lost(Loss::RxNoGid))?;
     let verdict = peer.verdict_between(destination, source);
     if !if datagram.is_gsi { verdict.cm } else { verdict.receive } {
         return Err(NotAdmitted::Lost(Loss::RxDenied));

@@ -65,9 +65,11 @@ impl Places {
     }
 }
 
+/// The UDP source port towards those whom places say nothing.
+pub const PORT_TO_STRANGERS: u16 = PORT_BASE;
+
 /// The addresses (source, destination) of a datagram that came by this UDP source port from an underlay address of the family of
-/// `underlay`. A port that says nothing, as those of other implementations do, stands for the first address that each end has of
-/// that family, or else of the other. `None` when the ends have none of the same family.
+/// `underlay`. A port that says nothing stands for the [`first`] addresses.
 pub fn meant(port: u16, underlay: IpAddr, sources: &[Gid], destinations: &[Gid]) -> Option<(Gid, Gid)> {
     let said = || {
         let places = Places::of_port(port)?;
@@ -75,11 +77,17 @@ pub fn meant(port: u16, underlay: IpAddr, sources: &[Gid], destinations: &[Gid])
         let destination = destinations.get(usize::from(places.destination))?;
         (source.ip().is_ipv4() == destination.ip().is_ipv4()).then_some((*source, *destination))
     };
+    said().or_else(|| first(underlay, sources, destinations))
+}
+
+/// The first address that each end has of the family of `underlay`, or else of the other: those of a datagram from another
+/// implementation, whose ports say nothing, whatever they are. `None` when the ends have none of the same family.
+pub fn first(underlay: IpAddr, sources: &[Gid], destinations: &[Gid]) -> Option<(Gid, Gid)> {
     let first = |ipv4: bool| {
         let of = |gids: &[Gid]| gids.iter().find(|g| g.ip().is_ipv4() == ipv4).copied();
         Some((of(sources)?, of(destinations)?))
     };
-    said().or_else(|| first(underlay.is_ipv4())).or_else(|| first(!underlay.is_ipv4()))
+    first(underlay.is_ipv4()).or_else(|| first(!underlay.is_ipv4()))
 }
 
 /// Whether an address names a group of receivers.

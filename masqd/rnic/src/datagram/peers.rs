@@ -187,6 +187,7 @@ mod tests {
                 QpnBlock::new(first + 0x10_0000, 8192).unwrap(),
             ],
             gsi_qpn: WireQpn::from_wire(first + 2),
+            is_stranger: false,
             verdict: Verdict::default(),
             exceptions: Vec::new(),
         }

@@ -8,7 +8,7 @@ use masq_wire::{DethRepr, Extension, ICRC_BYTES, ImmDt, Opcode, PacketRepr};
 use vrdma_abi::ring::QKEY_OF_QP;
 
 use super::arrival::{self, Incoming, Payload};
-use super::gids::{Places, is_multicast};
+use super::gids::{PORT_TO_STRANGERS, Places, is_multicast};
 use super::ports::Port;
 use super::{
     Carrier, Fate, Loss, Waiting, addresses_with, ip_bytes, judge_unknown, park, peers, stall, wake_stalled,
@@ -219,12 +219,16 @@ fn find_way(carrier: &mut Carrier<'_>, outgoing: &Outgoing) -> Result<Way, NoWay
     }
     let dest_qpn = peers::wire_qpn(peer, outgoing.dest_qpn).ok_or(NoWay::Lost(Loss::TxForeignQpn))?;
     let published = datagrams.gids.published();
-    let places = Places::find(outgoing.source, published, outgoing.destination, &peer.gids);
-    let port = places.ok_or(NoWay::Lost(Loss::TxUnpublishedGid))?.port();
+    let places = || Places::find(outgoing.source, published, outgoing.destination, &peer.gids);
+    let port = match peer.is_stranger {
+        true => PORT_TO_STRANGERS,
+        false => places().ok_or(NoWay::Lost(Loss::TxUnpublishedGid))?.port(),
+    };
     let theirs = addresses_with(&peer.addresses, dest_qpn);
     let like = |own: IpAddr| theirs.iter().copied().find(|peer| peer.is_ipv4() == own.is_ipv4());
-    let ours = addresses_with(&vnic.addresses, outgoing.src_qpn).iter();
-    let mut pairs = ours.filter_map(|(own, local)| Some((*own, *local, like(*own)?)));
+    let ours = addresses_with(&vnic.addresses, outgoing.src_qpn);
+    let ours = if peer.is_stranger { ours.get(..1).unwrap_or_default() } else { ours };
+    let mut pairs = ours.iter().filter_map(|(own, local)| Some((*own, *local, like(*own)?)));
     let (local_address, local, remote) = pairs.next().ok_or(NoWay::Lost(Loss::TxUnreachable))?;
     let there = carrier.edge.find(remote);
     Ok(Way { local, local_address, remote, there, dest_qpn, port })

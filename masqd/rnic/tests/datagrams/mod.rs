@@ -124,6 +124,7 @@ impl End {
             addresses: vec![self.guest.address],
             qpn_blocks: vec![QpnBlock::new(self.first_qpn(), 4096).unwrap()],
             gsi_qpn: WireQpn::from_wire(self.first_qpn()),
+            is_stranger: false,
             verdict: Verdict { send: true, receive: true, cm: true },
             exceptions: Vec::new(),
         }
@@ -159,6 +160,14 @@ impl Ends {
     pub fn at_ipv6_loopback() -> Option<Self> {
         std::net::UdpSocket::bind(("::1", 0)).ok()?;
         let mut ends = Self::at(Way::Local, [100, 100], [&["::1"], &["::1"]]);
+        ends.introduce();
+        Some(ends)
+    }
+
+    /// Two RNICs' ends who know each other: one at ::1, if it exists, and at an IPv4 address after that, the other at one of IPv4.
+    pub fn of_two_families() -> Option<Self> {
+        std::net::UdpSocket::bind(("::1", 0)).ok()?;
+        let mut ends = Self::at(Way::Remote, [100, 100], [&["::1", &fresh_address()], &[&fresh_address()]]);
         ends.introduce();
         Some(ends)
     }
