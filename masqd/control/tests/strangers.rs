@@ -202,6 +202,7 @@ fn what_it_loses_or_leaves_ends_its_connections() {
     let moved = StaticEndpoint { underlay_address: "10.77.0.102".parse().unwrap(), ..was.clone() };
     assert_eq!(ended(&mut g, 1, vec![put(Object::StaticEndpoint(moved))]), (vec!["moved"], 1));
     assert_eq!(g.rnic.peers()[0].addresses[0].to_string(), "10.77.0.102");
+    assert_eq!(peer(&mut g, source("10.77.0.100", 0x11)), Err("unknown_source"), "nobody is there any more");
     let renamed = StaticEndpoint { addresses: vec!["192.168.1.2".parse().unwrap()], ..was.clone() };
     assert_eq!(ended(&mut g, 2, vec![put(Object::StaticEndpoint(renamed))]).0, ["unreachable"]);
     change(&mut g, vec![put(Object::StaticEndpoint(was.clone()))]);

@@ -61,6 +61,12 @@ fn objects() -> Vec<(&'static str, Value, Value)> {
                    "security_groups": ["web"], "qos_policy": "slow"}),
             json!({"addresses": ["10.0.0.1", "fd00::1"], "quota": {"qps": 4}}),
         ),
+        (
+            "/v1/static-endpoints/metal",
+            json!({"name": "metal", "vpc": "green", "addresses": ["10.0.0.2"], "underlay_address": "192.0.2.100",
+                   "security_groups": ["web"]}),
+            json!({"addresses": ["10.0.0.2", "fd00::2"], "underlay_address": "2001:db8::100"}),
+        ),
     ]
 }
 

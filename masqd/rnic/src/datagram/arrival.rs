@@ -6,7 +6,7 @@ use masq_driver::PeerName;
 use masq_types::{Gid, WireQpn};
 use masq_wire::{ImmDt, Parsed, Transport};
 
-use super::gids::{first, meant};
+use super::gids::{meant, meant_by_stranger};
 use super::grh::{GRH_BYTES, Grh};
 use super::{Fate, Loss, MAX_PAYLOAD, Waiting, ip_bytes, judge_unknown, park, peers, receives};
 use crate::engine::{Origin, World};
@@ -151,8 +151,9 @@ fn admit(world: &mut World, incoming: &Incoming) -> Result<Admitted, NotAdmitted
     let (source, src_qpn) = (incoming.source, incoming.src_qpn);
     let peer = vnic.datagrams.peers.with_source(source, src_qpn).ok_or(NotAdmitted::Unknown(qp.io.vnic))?;
     let own = vnic.datagrams.gids.published();
+    let here = vnic.addresses.iter().find(|(_, id)| *id == incoming.at).map(|(address, _)| *address);
     let addresses = match peer.is_stranger {
-        true => first(source, &peer.gids, own),
+        true => meant_by_stranger(source, here, &peer.gids, own),
         false => meant(incoming.port, source, &peer.gids, own),
     };
     let (source, destination) = addresses.ok_or(NotAdmitted::Lost(Loss::RxNoGid))?;

@@ -69,7 +69,8 @@ impl Places {
 pub const PORT_TO_STRANGERS: u16 = PORT_BASE;
 
 /// The addresses (source, destination) of a datagram that came by this UDP source port from an underlay address of the family of
-/// `underlay`. A port that says nothing stands for the [`first`] addresses.
+/// `underlay`. A port that says nothing stands for the first address that each end has of that family, or else of the other. `None` when
+/// the ends have none of the same family.
 pub fn meant(port: u16, underlay: IpAddr, sources: &[Gid], destinations: &[Gid]) -> Option<(Gid, Gid)> {
     let said = || {
         let places = Places::of_port(port)?;
@@ -80,9 +81,24 @@ pub fn meant(port: u16, underlay: IpAddr, sources: &[Gid], destinations: &[Gid])
     said().or_else(|| first(underlay, sources, destinations))
 }
 
-/// The first address that each end has of the family of `underlay`, or else of the other: those of a datagram from another
-/// implementation, whose ports say nothing, whatever they are. `None` when the ends have none of the same family.
-pub fn first(underlay: IpAddr, sources: &[Gid], destinations: &[Gid]) -> Option<(Gid, Gid)> {
+/// The addresses (source, destination) of a datagram that another implementation has sent from the underlay address `source` to the one
+/// `here`. Its ports say nothing, whatever they are. Where those underlay addresses are virtual ones as well, they are meant; otherwise the
+/// first ones, as in [`meant`].
+pub fn meant_by_stranger(
+    source: IpAddr,
+    here: Option<IpAddr>,
+    sources: &[Gid],
+    destinations: &[Gid],
+) -> Option<(Gid, Gid)> {
+    let same = || {
+        let (source, here) = (Gid::from(source), Gid::from(here?));
+        (sources.contains(&source) && destinations.contains(&here)).then_some((source, here))
+    };
+    same().or_else(|| first(source, sources, destinations))
+}
+
+/// The first address that each end has of the family of `underlay`, or else of the other.
+fn first(underlay: IpAddr, sources: &[Gid], destinations: &[Gid]) -> Option<(Gid, Gid)> {
     let first = |ipv4: bool| {
         let of = |gids: &[Gid]| gids.iter().find(|g| g.ip().is_ipv4() == ipv4).copied();
         Some((of(sources)?, of(destinations)?))
@@ -132,6 +148,19 @@ mod tests {
         assert_eq!(meant(4791, v6, &a, &b[..1]), Some((a[1], b[0])), "the other family has to do");
         assert_eq!(meant(4791, v4, &a[..1], &b[..1]), None);
         assert_eq!(meant(0xc000, v4, &[], &[]), None);
+    }
+
+    #[test]
+    fn a_stranger_means_its_own_address_and_the_one_that_it_sends_to() {
+        let v4 = |s: &str| s.parse::<IpAddr>().unwrap();
+        let (a, b) = (gids(&["10.0.0.1", "10.9.0.1"]), gids(&["fe80::2", "10.1.0.1", "10.9.0.2"]));
+        let meant = |from, to| meant_by_stranger(from, to, &a, &b);
+        assert_eq!(meant(v4("10.9.0.1"), Some(v4("10.9.0.2"))), Some((a[1], b[2])));
+        let firsts = Some((a[0], b[1]));
+        assert_eq!(meant(v4("192.0.2.1"), Some(v4("10.9.0.2"))), firsts);
+        assert_eq!(meant(v4("10.9.0.1"), Some(v4("192.0.2.2"))), firsts);
+        assert_eq!(meant(v4("10.9.0.1"), None), firsts);
+        assert_eq!(meant_by_stranger(v4("10.9.0.1"), None, &a, &b[..1]), None);
     }
 
     #[test]
