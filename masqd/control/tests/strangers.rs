@@ -101,6 +101,7 @@ fn a_connection_goes_to_its_place_on_the_underlay_from_the_alias() {
         let c = g.rnic.connection(qp).unwrap();
         assert_eq!((c.local.to_string(), c.remote.to_string()), ("10.77.0.50".into(), "10.77.0.100".into()));
         assert_eq!((c.remote_qpn.get(), c.virtual_remote), (qpn, gid("192.168.1.1")));
+        assert_eq!(c.features, masq_types::Features::NONE);
     }
     // Those of management are no queue pair's to connect with.
     for qpn in [0, 1] {

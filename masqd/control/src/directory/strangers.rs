@@ -1,7 +1,7 @@
 //! What stands for machines that are no hosts of masq: an endpoint record that nobody wrote.
 
 use masq_model::Endpoint;
-use masq_types::{Gid, QpnBlock, WireQpn};
+use masq_types::{Features, Gid, QpnBlock, WireQpn};
 
 use super::{Directory, peer};
 
@@ -38,6 +38,8 @@ impl Directory {
             qpn_blocks: vec![ANY_QPN],
             gsi_qpn: GSI_QPN,
             generation: 0,
+            // Standard RoCEv2, and nothing else.
+            features: Features::NONE,
         })
     }
 }
