@@ -67,6 +67,17 @@ pub(crate) fn may_hold(others: usize, own: usize) -> bool {
     own == 0 || own < MAX_HELD_REQUESTS.saturating_sub(others.saturating_add(own)) / SHARE
 }
 
+/// Bytes of packets that came before their turn that the queue pairs of a vNIC keep together, about: 64 MiB. What one queue pair keeps is bounded by the
+/// peer's window, too: 1024 packets.
+pub const MAX_EARLY_BYTES: usize = 64 << 20;
+
+/// Whether half a queue pair that keeps `own` of the `total` bytes that a vNIC's keep of packets that came before their turn may keep `more`: while
+/// it has no more than an eighth of what is left of [`MAX_EARLY_BYTES`]. A flood that one queue pair's peer sends takes nothing from the others.
+pub(crate) fn may_keep(total: usize, own: usize, more: usize) -> bool {
+    const SHARE: usize = 8;
+    own.saturating_add(more) <= MAX_EARLY_BYTES.saturating_sub(total) / SHARE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

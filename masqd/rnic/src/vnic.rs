@@ -66,6 +66,8 @@ pub struct Vnic {
     pub counters: Counters,
     /// Send requests whose memory its queue pairs keep.
     pub held_requests: usize,
+    /// Bytes of packets that came before their turn that its queue pairs keep.
+    pub early_bytes: usize,
     /// Queue pairs that have something to do for which this vNIC pays: its own, and those that read from it.
     pub ready: VecDeque<QpKey>,
     /// Bytes that may still be moved in this round, or that were moved too many.
@@ -128,6 +130,7 @@ impl Vnic {
             traffic: VnicCounters::default(),
             counters: Counters::default(),
             held_requests: 0,
+            early_bytes: 0,
             ready: VecDeque::new(),
             deficit: 0,
             scheduled: false,

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use masq_rnic::{FaultInjection, RnicConfig};
-use masq_types::Mtu;
+use masq_types::{Features, Mtu};
 use vrdma_abi::ring::*;
 
 struct Two {
@@ -113,9 +113,11 @@ fn everything_over_a_clean_link() {
 fn everything_over_a_bad_link() {
     for seed in 0..2 {
         let faults = FaultInjection { seed, drop: 0.03, duplicate: 0.03, reorder: 0.03, corrupt: 0.01 };
-        let mut t = two(Options::default(), Some(faults));
+        let features = if seed == 0 { Features::SELECTIVE } else { Features::NONE };
+        let mut t = two(Options { features, ..Options::default() }, Some(faults));
         everything(&mut t);
         assert!(t.net.counter(0, "retransmitted_pkts") > 0);
+        assert_eq!(t.net.counter(0, "selective_repairs") > 0, seed == 0);
         assert!(t.net.counter(0, "rx_icrc_errors") + t.net.counter(1, "rx_icrc_errors") > 0);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use masq_driver::QpState;
 use masq_rnic::transport::*;
-use masq_types::{Mtu, Psn, Rkey};
+use masq_types::{Features, Mtu, Psn, Rkey};
 use masq_wire::{
     AethRepr, AtomicAckEthRepr, AtomicEthRepr, Bth, BthRepr, DethRepr, Extension, HoldRepr, Ieth, ImmDt,
     Kind, Layout, Msn, Opcode, PadCount, RethRepr, Syndrome,
@@ -151,8 +151,9 @@ fn noise(opcode: u8, psn: Psn, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The receiver is end 1, in `state`; end 0 is an honest peer whose connection the attacker shares.
-fn attack(state: QpState, inputs: &[Input]) -> Result<(), TestCaseError> {
-    let setup = Setup { timeout: 10, retry_cnt: 2, rnr_retry: 2, ..Setup::default() };
+fn attack(state: QpState, selective: bool, inputs: &[Input]) -> Result<(), TestCaseError> {
+    let features = [if selective { Features::SELECTIVE } else { Features::NONE }; 2];
+    let setup = Setup { features, timeout: 10, retry_cnt: 2, rnr_retry: 2, ..Setup::default() };
     let mut pair = Pair::with_memory(&setup);
     // Memory that must stay as it is: foreign, read only, and LOCAL outside posted receives and results.
     let spare = REGION_BYTES / 2 + 4096;
@@ -237,8 +238,8 @@ fn run(state: QpState, cases: u32) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let inputs = prop::collection::vec(input(), 1..25);
-    if let Err(e) = runner.run(&inputs, |inputs| attack(state, &inputs)) {
+    let inputs = (any::<bool>(), prop::collection::vec(input(), 1..25));
+    if let Err(e) = runner.run(&inputs, |(selective, inputs)| attack(state, selective, &inputs)) {
         panic!("{e}");
     }
 }

@@ -6,7 +6,7 @@ mod transport_support;
 use std::time::Duration;
 
 use masq_rnic::transport::*;
-use masq_types::{Lkey, Mtu, Rkey};
+use masq_types::{Features, Lkey, Mtu, Rkey};
 use masq_wire::ImmDt;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -49,6 +49,8 @@ struct Case {
     ack_every: u32,
     read_packets: u32,
     depth: u8,
+    /// Which end takes the other for one that repairs selectively.
+    selective: [bool; 2],
     max_segments: usize,
     /// Receives that are posted before the traffic begins; the others come later.
     early: usize,
@@ -83,8 +85,8 @@ fn case(worst: u8) -> impl Strategy<Value = Case> {
     let tuning = (1..40u32, 1..12u32, 1..9u32, 1..5u8, 1..20usize);
     let faults = (0..=worst, 0..=worst, 0..=worst);
     let mtu = prop_oneof![4 => Just(Mtu::B256), 1 => prop::sample::select(Mtu::ALL.to_vec())];
-    (ops(), ops(), mtu, psn(), psn(), tuning, 0..24usize, faults, any::<u64>()).prop_map(
-        |(a, b, mtu, psn_a, psn_b, tuning, early, (loss, duplication, reorder), seed)| Case {
+    (ops(), ops(), mtu, psn(), psn(), tuning, 0..24usize, faults, any::<([bool; 2], u64)>()).prop_map(
+        |(a, b, mtu, psn_a, psn_b, tuning, early, (loss, duplication, reorder), (selective, seed))| Case {
             ops: [a, b],
             mtu,
             psn: [psn_a, psn_b],
@@ -92,6 +94,7 @@ fn case(worst: u8) -> impl Strategy<Value = Case> {
             ack_every: tuning.1,
             read_packets: tuning.2,
             depth: tuning.3,
+            selective,
             max_segments: tuning.4,
             early,
             faults: Faults { loss, duplication, reorder },
@@ -321,6 +324,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let setup = Setup {
         mtu: case.mtu,
         psn: case.psn,
+        features: case.selective.map(|s| if s { Features::SELECTIVE } else { Features::NONE }),
         max_rd_atomic: case.depth,
         max_dest_rd_atomic: case.depth,
         max_segments: case.max_segments,

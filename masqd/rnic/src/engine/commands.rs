@@ -460,6 +460,7 @@ impl Engine {
         if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
             vnic.counters += *qp.core.counters();
             vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
+            vnic.early_bytes = vnic.early_bytes.saturating_sub(qp.core.early_bytes());
             QueueUses::of(&qp.io).release(vnic);
             if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {
                 context.unassign(qp.doorbell.0, qp.doorbell.1);

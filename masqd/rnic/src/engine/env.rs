@@ -28,6 +28,8 @@ pub struct QpEnv<'a> {
     pub(super) sink: &'a dyn EventSink,
     /// Send requests whose memory other queue pairs of the vNIC keep.
     pub(super) held_by_others: usize,
+    /// Bytes of packets that came before their turn that the vNIC's queue pairs keep.
+    pub(super) early_bytes: usize,
     /// Where its packets ask for leave.
     pub(super) gate: Gate<'a>,
 }
@@ -162,6 +164,10 @@ impl Env for QpEnv<'_> {
 
     fn may_hold(&self, buffers: usize) -> bool {
         limits::may_hold(self.held_by_others, buffers)
+    }
+
+    fn may_keep(&self, own: usize, more: usize) -> bool {
+        limits::may_keep(self.early_bytes, own, more)
     }
 
     fn may_send(&mut self, bytes: usize) -> bool {

@@ -105,6 +105,7 @@ impl World {
         let gate = self.schedule.gate(&mut vnic.shaping, self.gate_closed);
         let messages_before = (core.counters().sent_msgs, core.counters().rcvd_msgs);
         let held_by_others = vnic.held_requests.saturating_sub(core.buffers());
+        let early_of_others = vnic.early_bytes.saturating_sub(core.early_bytes());
         let mut env = QpEnv {
             now: self.now,
             vnic: vnic.id,
@@ -115,6 +116,7 @@ impl World {
             io,
             sink: &*self.sink,
             held_by_others,
+            early_bytes: vnic.early_bytes,
             gate,
         };
         let result = call(core, &mut env);
@@ -128,12 +130,14 @@ impl World {
             "its completion queue has overrun"
         } else {
             vnic.held_requests = held_by_others + core.buffers();
+            vnic.early_bytes = early_of_others + core.early_bytes();
             return Some(result);
         };
         core.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
         // Flushing finds the same again, which must not be dealt with again and again.
         (env.io.broken, env.io.lost_completion) = (false, false);
         vnic.held_requests = held_by_others + core.buffers();
+        vnic.early_bytes = early_of_others + core.early_bytes();
         if core.wants_work() {
             self.schedule(key);
         }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use masq_driver::{Access, AttrMask, DriverError, QpChange, QpState, QpType, check_transition, transition};
-use masq_types::{Mtu, WireQpn};
+use masq_types::{Features, Mtu, WireQpn};
 use masq_wire::RnrTimer;
 
 /// What a modify has set. Before a state that needs an attribute, its value means nothing.
@@ -13,6 +13,8 @@ pub struct Attributes {
     pub access: Access,
     /// The peer's queue pair.
     pub remote_qpn: WireQpn,
+    /// What both ends can do beyond standard RoCEv2.
+    pub features: Features,
     /// Path MTU.
     pub path_mtu: Mtu,
     /// Reads and atomics outstanding as initiator.
@@ -36,6 +38,7 @@ impl Default for Attributes {
         Self {
             access: Access::default(),
             remote_qpn: WireQpn::from_wire(0),
+            features: Features::NONE,
             path_mtu: Mtu::B256,
             max_rd_atomic: 0,
             max_dest_rd_atomic: 0,
@@ -78,6 +81,7 @@ impl Attributes {
         let mut next = if to == QpState::Reset { Attributes::default() } else { self.clone() };
         set(&mut next.access, change.access);
         set(&mut next.remote_qpn, change.connection.as_ref().map(|c| c.remote_qpn));
+        set(&mut next.features, change.connection.as_ref().map(|c| c.features));
         set(&mut next.path_mtu, change.path_mtu);
         set(&mut next.max_rd_atomic, change.max_rd_atomic);
         set(&mut next.max_dest_rd_atomic, change.max_dest_rd_atomic);

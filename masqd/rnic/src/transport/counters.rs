@@ -47,6 +47,18 @@ counters! {
     packet_seq_err,
     /// Responses that showed that an earlier one is lost.
     implied_nak_request,
+    /// Selective acknowledgements sent: those that say what has arrived behind a gap.
+    sent_selective_acks,
+    /// Selective acknowledgements received.
+    rcvd_selective_acks,
+    /// Packets of requests sent again because only they were lost; they are among `retransmitted_pkts`, too.
+    selective_repairs,
+    /// Packets of requests sent again to learn what has arrived; they are among `retransmitted_pkts`, too.
+    probes,
+    /// Packets behind a gap that were kept until it was filled.
+    early_pkts_kept,
+    /// Packets behind a gap of a peer that repairs selectively that could not be kept.
+    early_pkts_dropped,
     /// Timeouts.
     local_ack_timeout_err,
     /// Packets of requests sent again.

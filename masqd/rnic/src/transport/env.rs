@@ -33,6 +33,11 @@ pub trait Env {
         true
     }
 
+    /// Whether a queue pair half that keeps `own` bytes of packets that came before their turn may keep `more`. Without, such packets are lost.
+    fn may_keep(&self, _own: usize, _more: usize) -> bool {
+        true
+    }
+
     /// Asks for leave to send a packet whose UDP payload, from BTH to ICRC, has `bytes` bytes: a request or a part of one, or an
     /// answer to a READ or atomic. When it is agreed to, the packet is sent. When not, it waits as if it had not been
     /// asked for: no timer runs for it, and [`QpCore::poll_transmit`](super::QpCore::poll_transmit) asks again when it is called.

@@ -84,6 +84,24 @@ impl Inflight {
         self.requests.front()
     }
 
+    /// The requests that are held, oldest first.
+    pub(super) fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter()
+    }
+
+    /// The request that `psn` belongs to, which lies before `next`, and its place.
+    pub(super) fn find(&self, psn: Psn) -> Option<(usize, &Request)> {
+        let base = self.front()?.first;
+        // Those without PSNs stand before the one that has the PSN at their place.
+        let behind = self.requests.partition_point(|r| r.first.since(base) <= psn.since(base));
+        let at = behind.checked_sub(1)?;
+        self.requests.get(at).filter(|r| psn.since(r.first) < r.packets).map(|r| (at, r))
+    }
+
+    pub(super) fn request_mut(&mut self, at: usize) -> Option<&mut Request> {
+        self.requests.get_mut(at)
+    }
+
     /// How many requests are held.
     pub(super) fn len(&self) -> usize {
         self.requests.len()

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use masq_driver::{QpFault, QpState, QpType};
-use masq_types::Mtu;
-use masq_wire::Opcode;
+use masq_types::{Features, Mtu};
+use masq_wire::{Arrived, Opcode};
 
 use super::QpConfig;
 use super::attributes::Attributes;
@@ -25,6 +25,16 @@ impl Link<'_> {
     /// Whether the peer answers.
     pub(super) fn is_reliable(&self) -> bool {
         self.config.qp_type != QpType::Uc
+    }
+
+    /// Whether the peer understands masq's own acknowledgements, and repairs selectively.
+    pub(super) fn is_selective(&self) -> bool {
+        self.attributes.features.contains(Features::SELECTIVE) && self.is_reliable() && self.can_repair()
+    }
+
+    /// Whether all that can be on its way can be named in a selective acknowledgement.
+    pub(super) fn can_repair(&self) -> bool {
+        self.config.window_packets <= Arrived::MAX_BITS
     }
 
     /// This transport's opcode for one of RC.

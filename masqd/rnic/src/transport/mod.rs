@@ -37,12 +37,14 @@ mod env;
 mod inflight;
 mod link;
 mod receipt;
+mod reorder;
 mod request;
 mod requester;
 mod resources;
 mod responder;
 mod retry;
 mod rtt;
+mod selective;
 mod time;
 
 use core::time::Duration;
@@ -243,6 +245,11 @@ impl QpCore {
         self.requester.buffers()
     }
 
+    /// Bytes of packets that the queue pair keeps because they came before their turn.
+    pub fn early_bytes(&self) -> usize {
+        self.requester.early_bytes() + self.responder.early_bytes()
+    }
+
     /// State and next PSNs.
     pub fn status(&self) -> QpStatus {
         QpStatus {
@@ -332,7 +339,7 @@ impl QpCore {
         } else if kind.is_request() && requests {
             let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
             if link.is_reliable() {
-                self.responder.handle_request(&link, env, &mut self.counters, packet)
+                self.responder.handle_request(&link, env, &mut self.counters, packet, receipt)
             } else {
                 self.responder.handle_unreliable(&link, env, &mut self.counters, packet)
             }
@@ -350,7 +357,8 @@ impl QpCore {
 
     /// The deadline has come. Calling it early does nothing.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
-        let outcome = self.requester.handle_timeout(now, env, &mut self.counters);
+        let (link, requester, counters) = self.requester_parts();
+        let outcome = requester.handle_timeout(&link, now, env, counters);
         self.settle(now, env, outcome);
     }
 
@@ -396,7 +404,7 @@ impl QpCore {
                 }
             } else {
                 let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
-                self.responder.transmit(&link, env, &mut self.counters, &mut batch)
+                self.responder.transmit(&link, now, env, &mut self.counters, &mut batch)
             };
             let transmit = batch.finish();
             self.settle_sends(now, env, outcome);

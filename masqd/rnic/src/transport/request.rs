@@ -139,6 +139,26 @@ impl Request {
         Piece { index, packets, offset, payload, begins, ends, is_fetch }
     }
 
+    /// The same for what is sent again from `index` on, but of a READ no more than `most` PSNs.
+    pub(super) fn piece_again(&self, index: u32, mtu: Mtu, read_packets: u32, most: u32) -> Piece {
+        let piece = self.piece(index, mtu, read_packets);
+        let packets = piece.packets.min(most.max(1));
+        Piece { packets, ends: index + packets == self.packets, ..piece }
+    }
+
+    /// Where the packet begins that `index` is sent with: that of a READ asks for several.
+    pub(super) fn piece_start(&self, index: u32, read_packets: u32) -> u32 {
+        if self.work.op == SendOp::Read { index - index % read_packets } else { index }
+    }
+
+    /// Where the piece ends that `index` belongs to.
+    pub(super) fn piece_end(&self, index: u32, read_packets: u32) -> u32 {
+        match self.work.op {
+            SendOp::Read => (index - index % read_packets + read_packets).min(self.packets),
+            _ => index + 1,
+        }
+    }
+
     /// Whether the answer to the READ request that `index` belongs to ends there.
     pub(super) fn ends_read_piece(&self, index: u32, read_packets: u32) -> bool {
         index + 1 == self.packets || (index + 1).is_multiple_of(read_packets)

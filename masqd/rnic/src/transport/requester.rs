@@ -2,7 +2,9 @@
 
 use masq_driver::QpState;
 use masq_types::Psn;
-use masq_wire::{Kind, NakCode, PacketRepr, Parsed, Syndrome};
+use masq_wire::{HoldRepr, Kind, NakCode, PacketRepr, Parsed, Syndrome};
+
+mod repair;
 
 use super::batch::Batch;
 use super::counters::Counters;
@@ -13,6 +15,7 @@ use super::receipt::Receipt;
 use super::request::{Failure, Piece, Request, change_key, judge_send, packets_of};
 use super::retry::{Exhausted, Retry};
 use super::rtt::{RoundTrip, Rtt};
+use super::selective::{Probe, Recovery};
 use super::time::Time;
 
 /// Call [`Requester::start`] at RTS; [`Requester::fetch`] when there may be work; [`Requester::handle_response`],
@@ -23,6 +26,9 @@ pub(super) struct Requester {
     inflight: Inflight,
     retry: Retry,
     rtt: Rtt,
+    probe: Probe,
+    /// What is known of a loss, while there is one that the peer can tell of.
+    recovery: Option<Box<Recovery>>,
     /// READ and atomic requests between `una` and `next`.
     fetches: u32,
     /// The PSN behind the last one that asks for an answer since the last time that it was gone back to `una`. The local ACK timeout runs only
@@ -43,6 +49,8 @@ impl Requester {
         self.asked = psn;
         self.retry.start(link.attributes);
         self.rtt = Rtt::default();
+        self.probe = Probe::default();
+        self.recovery = None;
         self.fetches = 0;
         self.ring_has_work = true;
     }
@@ -98,7 +106,7 @@ impl Requester {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.retry.deadline()
+        [self.retry.deadline(), self.probe.deadline()].into_iter().flatten().min()
     }
 
     /// Whether [`Requester::fetch`] stopped although it could go on.
@@ -203,6 +211,9 @@ impl Requester {
         if self.retry.is_waiting() {
             return Ok(());
         }
+        if (self.recovery.is_some() || self.probe.is_due) && !self.repair(link, now, env, counters, batch)? {
+            return Ok(());
+        }
         while let Some((piece, repr)) = self.plan(link) {
             if !batch.admits(&repr, piece.payload) || !env.may_send(repr.udp_payload_len(piece.payload)) {
                 break;
@@ -219,6 +230,9 @@ impl Requester {
             let (psn, repeated) = (self.inflight.next(), self.inflight.next() != self.inflight.high());
             counters.retransmitted_pkts += u64::from(repeated);
             self.inflight.advance(piece.packets);
+            if let Some(recovery) = &mut self.recovery {
+                recovery.sent(psn, piece.packets);
+            }
             if !link.is_reliable() {
                 // Nobody acknowledges it: what is sent is done.
                 self.inflight.acknowledge(self.inflight.next());
@@ -227,7 +241,7 @@ impl Requester {
                 }
             } else if asks {
                 self.asked = self.inflight.next();
-                self.retry.sent(now, link.ack_timeout());
+                self.await_answer(link, now);
                 if !repeated {
                     self.rtt.sent(now, psn.plus(1));
                 }
@@ -276,6 +290,10 @@ impl Requester {
     ) -> Result<(), Broken> {
         let una = self.inflight.una();
         let psn = packet.repr.bth.psn;
+        if packet.info.kind == Kind::SelectiveAck && link.can_repair() {
+            self.selective_acknowledgement(counters, packet);
+            return self.answers_heard(link, now, env, counters, una, packet, receipt, Ok(()));
+        }
         if psn.since(una) >= self.inflight.unacknowledged() {
             // Late, or to something that was never sent: a ghost (§9.7.5.1.1).
             counters.rx_dropped += 1;
@@ -287,9 +305,37 @@ impl Requester {
             Kind::AtomicAck => self.atomic_response(link, env, counters, packet),
             _ => Ok(()),
         };
-        if self.inflight.una() != una {
-            self.rtt.answered(now, receipt.at, self.inflight.una(), None);
+        self.answers_heard(link, now, env, counters, una, packet, receipt, outcome)
+    }
+
+    /// What follows from an answer that has been dealt with, `outcome`; before it, all before `una` was acknowledged.
+    #[allow(clippy::too_many_arguments)] // what surrounds every step, and what came of the last one
+    fn answers_heard<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        now: Time,
+        env: &mut E,
+        counters: &mut Counters,
+        una: Psn,
+        packet: &Parsed<'_>,
+        receipt: Receipt,
+        outcome: Result<(), Broken>,
+    ) -> Result<(), Broken> {
+        let outcome = match self.recovery {
+            Some(_) => outcome.and_then(|()| self.recover(link, env, counters, una)),
+            None => outcome,
+        };
+        let goes_on = self.inflight.una() != una;
+        if goes_on {
+            let held = packet.repr.ext.hold().map(HoldRepr::duration);
+            self.rtt.answered(now, receipt.at, self.inflight.una(), held);
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
+        }
+        if goes_on || self.recovery.is_some() {
+            self.probe.heard();
+            if self.awaits_answer() {
+                self.await_answer(link, now);
+            }
         }
         outcome?;
         self.judge_front(env, counters)
@@ -313,12 +359,17 @@ impl Requester {
         let Some(aeth) = packet.repr.ext.aeth() else { return Ok(()) };
         let (status, cause) = match aeth.syndrome {
             Syndrome::Ack(_) => {
-                self.settle(link, env, counters, psn.plus(1))?;
+                let target = psn.plus(1);
+                self.hear(target);
+                if !self.settle(link, env, counters, target) {
+                    self.answers_missing(link, env, counters)?;
+                    self.hear(target);
+                }
                 return Ok(());
             }
             Syndrome::RnrNak(timer) => {
                 counters.rcvd_rnr_err += 1;
-                if self.settle(link, env, counters, psn)? {
+                if self.settle_or_repeat(link, env, counters, psn)? {
                     match self.retry.not_ready(now, timer.duration()) {
                         Ok(true) => self.go_back(),
                         Ok(false) => {}
@@ -332,7 +383,7 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 counters.packet_seq_err += 1;
-                if self.settle(link, env, counters, psn)? {
+                if self.settle_or_repeat(link, env, counters, psn)? {
                     self.lost(env, counters)?;
                 }
                 return Ok(());
@@ -350,7 +401,11 @@ impl Requester {
                 (Status::BadRespErr, Cause::BadResponse)
             }
         };
-        if self.settle(link, env, counters, psn)? { self.fail(env, counters, status, cause) } else { Ok(()) }
+        if self.settle_or_repeat(link, env, counters, psn)? {
+            self.fail(env, counters, status, cause)
+        } else {
+            Ok(())
+        }
     }
 
     fn read_response<E: Env>(
@@ -361,20 +416,21 @@ impl Requester {
         packet: &Parsed<'_>,
     ) -> Result<(), Broken> {
         let psn = packet.repr.bth.psn;
-        if !self.settle(link, env, counters, psn)? {
-            return Ok(());
+        if !self.settle(link, env, counters, psn) {
+            return self.answer_came_early(link, env, counters, packet);
         }
         let (mtu, read_packets) = (link.mtu(), link.config.read_packets);
         let Some(front) = self.inflight.front() else { return Ok(()) };
         let index = psn.since(front.first);
+        // Where a gap is filled, its last packet is the answer's last.
+        let ends_piece = front.ends_read_piece(index, read_packets);
         let fits = front.work.op == SendOp::Read
             && is_ack(packet)
-            && packet.info.position.ends() == front.ends_read_piece(index, read_packets)
+            && (packet.info.position.ends() == ends_piece || link.is_selective())
             && packet.payload.len() == front.bytes_at(index, mtu) as usize;
         if !fits {
             return self.fail(env, counters, Status::BadRespErr, Cause::BadResponse);
         }
-        let ends_piece = packet.info.position.ends();
         let offset = u64::from(index) * u64::from(mtu.bytes());
         self.take_fetched(link, env, counters, offset, packet.payload, psn, ends_piece)
     }
@@ -387,8 +443,8 @@ impl Requester {
         packet: &Parsed<'_>,
     ) -> Result<(), Broken> {
         let psn = packet.repr.bth.psn;
-        if !self.settle(link, env, counters, psn)? {
-            return Ok(());
+        if !self.settle(link, env, counters, psn) {
+            return self.answer_came_early(link, env, counters, packet);
         }
         let Some(front) = self.inflight.front() else { return Ok(()) };
         match packet.repr.ext.atomic_ack() {
@@ -427,33 +483,41 @@ impl Requester {
     }
 
     /// All PSNs before `target` are answered, as far as an answer without data can do that. Returns whether
-    /// that is so; if not, the data of a READ or atomic is lost, and it is asked for again.
-    fn settle<E: Env>(
+    /// that is so; if not, the data of a READ or atomic is missing.
+    fn settle<E: Env>(&mut self, link: &Link<'_>, env: &mut E, counters: &mut Counters, target: Psn) -> bool {
+        loop {
+            let una = self.inflight.una();
+            let Some(front) = self.inflight.front() else { return true };
+            if una == target || front.packets == 0 {
+                return true;
+            }
+            if front.work.op.is_fetch() {
+                return false;
+            }
+            let end = front.end();
+            if target.since(una) < end.since(una) {
+                self.acknowledge(link, target);
+                return true;
+            }
+            self.acknowledge(link, end);
+            self.complete_front(link, env, counters);
+        }
+    }
+
+    /// The same; if data is missing, everything is asked for again from there on.
+    fn settle_or_repeat<E: Env>(
         &mut self,
         link: &Link<'_>,
         env: &mut E,
         counters: &mut Counters,
         target: Psn,
     ) -> Result<bool, Broken> {
-        loop {
-            let una = self.inflight.una();
-            let Some(front) = self.inflight.front() else { return Ok(true) };
-            if una == target || front.packets == 0 {
-                return Ok(true);
-            }
-            if front.work.op.is_fetch() {
-                counters.implied_nak_request += 1;
-                self.lost(env, counters)?;
-                return Ok(false);
-            }
-            let end = front.end();
-            if target.since(una) < end.since(una) {
-                self.acknowledge(link, target);
-                return Ok(true);
-            }
-            self.acknowledge(link, end);
-            self.complete_front(link, env, counters);
+        let settled = self.settle(link, env, counters, target);
+        if !settled {
+            counters.implied_nak_request += 1;
+            self.lost(env, counters)?;
         }
+        Ok(settled)
     }
 
     fn acknowledge(&mut self, link: &Link<'_>, una: Psn) {
@@ -473,6 +537,7 @@ impl Requester {
 
     pub(super) fn handle_timeout<E: Env>(
         &mut self,
+        link: &Link<'_>,
         now: Time,
         env: &mut E,
         counters: &mut Counters,
@@ -481,6 +546,7 @@ impl Requester {
         counters.local_ack_timeout_err += u64::from(expired != Ok(false));
         match expired {
             Ok(true) => self.go_back(),
+            Ok(false) if self.probe.handle_timeout(now) => self.doubt(link),
             Ok(false) => {}
             Err(Exhausted) => return self.give_up(env, counters),
         }
@@ -492,6 +558,8 @@ impl Requester {
         self.rtt.forget();
         self.asked = self.inflight.una();
         self.fetches = 0;
+        self.recovery = None;
+        self.probe = Probe::default();
     }
 
     fn give_up<E: Env>(&mut self, env: &mut E, counters: &mut Counters) -> Result<(), Broken> {
@@ -557,6 +625,8 @@ impl Requester {
         self.inflight.start(self.inflight.high());
         self.inflight.rest();
         self.retry = Retry::default();
+        self.probe = Probe::default();
+        self.recovery = None;
         self.fetches = 0;
         self.has_more = false;
     }

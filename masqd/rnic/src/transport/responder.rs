@@ -1,12 +1,13 @@
 //! The responder: carries out what the peer asks for, once and in order, and answers (IBTA Vol 1 §9.7.4, §9.7.5, §9.9.3).
 
+mod early;
 mod unreliable;
 
 use masq_driver::{QpFault, QpState};
 use masq_types::{Psn, Rkey};
 use masq_wire::{
-    AethRepr, AtomicAckEthRepr, Credits, Extension, Ieth, Kind, Msn, NakCode, Opcode, PacketRepr, Parsed,
-    Position, Syndrome, Tail, XrcEth,
+    AethRepr, ArrivedRepr, AtomicAckEthRepr, Credits, Extension, Ieth, Kind, Msn, NakCode, Opcode,
+    PacketRepr, Parsed, Position, Syndrome, Tail, XrcEth,
 };
 
 use super::batch::Batch;
@@ -16,8 +17,11 @@ use super::env::{
     Status, WcOpcode, total_bytes,
 };
 use super::link::{Broken, Link};
+use super::receipt::Receipt;
+use super::reorder::Reorder;
 use super::request::{ATOMIC_BYTES, Failure};
 use super::resources::{Body, Resources, Response, Served, TooMany};
+use super::time::Time;
 
 /// Call [`Responder::start`] at RTR; [`Responder::handle_request`] and [`Responder::transmit`] as of
 /// [`QpCore`](super::QpCore). `Err` means that the queue pair goes to ERR; what is left to answer is still sent from
@@ -39,6 +43,10 @@ pub(super) struct Responder {
     dropped: Psn,
     /// Requests executed since an acknowledgement was sent.
     unacknowledged: u32,
+    /// When the host received the newest of them.
+    newest: Time,
+    /// What has come before its turn.
+    early: Reorder,
     established: bool,
 }
 
@@ -120,6 +128,7 @@ impl Responder {
         env: &mut E,
         counters: &mut Counters,
         packet: &Parsed<'_>,
+        receipt: Receipt,
     ) -> Result<(), Broken> {
         self.establish(link, env);
         let psn = packet.repr.bth.psn;
@@ -129,25 +138,38 @@ impl Responder {
             return Ok(());
         }
         if psn != self.expected {
-            counters.out_of_sequence += 1;
-            if !self.told {
-                self.reply = Some(Reply::Missing);
-            }
-            self.drop_packet(psn);
+            self.came_early(link, env, counters, packet);
             return Ok(());
         }
+        self.newest = receipt.at;
+        if self.carry_out(link, env, counters, packet)? && !self.early.is_empty() {
+            self.catch_up(link, env, counters)?;
+        }
+        Ok(())
+    }
+
+    /// Carries out the expected request. Returns whether that was possible; if not, the peer is told to send it again later.
+    fn carry_out<E: Env>(
+        &mut self,
+        link: &Link<'_>,
+        env: &mut E,
+        counters: &mut Counters,
+        packet: &Parsed<'_>,
+    ) -> Result<bool, Broken> {
         match self.execute(link, env, packet) {
             Ok(packets) => {
                 let brings = packet.info.kind != Kind::ReadRequest && packet.info.position.ends();
                 counters.rcvd_msgs += u64::from(brings);
                 self.executed(link, packet, packets);
-                Ok(())
+                Ok(true)
             }
             Err(Refusal::NotReady) => {
                 counters.send_rnr_err += 1;
                 self.reply = Some(Reply::NotReady);
-                self.drop_packet(psn);
-                Ok(())
+                self.drop_packet(packet.repr.bth.psn);
+                // The peer sends all of it again.
+                self.early.clear();
+                Ok(false)
             }
             Err(refusal) => Err(self.refuse(env, counters, packet, refusal)),
         }
@@ -193,9 +215,10 @@ impl Responder {
         let psn = packet.repr.bth.psn;
         let known = match packet.info.kind {
             Kind::ReadRequest => {
-                packet.repr.ext.reth().is_some_and(|r| self.resources.repeat_read(psn, r, link.mtu()))
+                let again = |r| self.resources.repeat_read(psn, r, link.mtu(), link.is_selective());
+                packet.repr.ext.reth().is_some_and(again)
             }
-            Kind::CmpSwap | Kind::FetchAdd => self.resources.repeat_atomic(psn),
+            Kind::CmpSwap | Kind::FetchAdd => self.resources.repeat_atomic(psn, link.is_selective()),
             _ => {
                 self.reply.get_or_insert(Reply::Ack);
                 true
@@ -429,6 +452,7 @@ impl Responder {
     pub(super) fn transmit<E: Env>(
         &mut self,
         link: &Link<'_>,
+        now: Time,
         env: &mut E,
         counters: &mut Counters,
         batch: &mut Batch<'_>,
@@ -475,19 +499,31 @@ impl Responder {
             }
         }
         if let Some(reply) = self.reply {
-            let repr = self.acknowledgement(reply, link);
-            let bytes = repr.udp_payload_len(0);
-            if batch.admits(&repr, 0) && batch.push(repr, 0, |_| Ok(())).is_ok() {
+            let repr = self.acknowledgement(reply, link, now);
+            let kept = self.bitmap(&repr);
+            let kept = kept.as_ref().map_or(&[][..], ArrivedRepr::bytes);
+            let bytes = repr.udp_payload_len(kept.len());
+            let fill = |out: &mut Vec<u8>| {
+                out.extend_from_slice(kept);
+                Ok(())
+            };
+            if batch.admits(&repr, kept.len()) && batch.push(repr, kept.len(), fill).is_ok() {
                 env.reply_sent(bytes);
                 self.reply = None;
                 self.unacknowledged = 0;
                 counters.sent_pkts += 1;
+                counters.sent_selective_acks += u64::from(repr.bth.opcode == Opcode::MASQ_SELECTIVE_ACK);
             }
         }
         Ok(())
     }
 
-    fn acknowledgement(&self, reply: Reply, link: &Link<'_>) -> PacketRepr {
+    fn acknowledgement(&self, reply: Reply, link: &Link<'_>, now: Time) -> PacketRepr {
+        if link.is_selective()
+            && let Some(own) = self.own_acknowledgement(reply, link, now)
+        {
+            return own;
+        }
         let (psn, syndrome) = match reply {
             Reply::Ack => (self.expected.minus(1), Syndrome::Ack(Credits::UNLIMITED)),
             Reply::Missing => (self.expected, Syndrome::Nak(NakCode::PsnSequenceError)),
@@ -506,11 +542,13 @@ impl Responder {
             flush_recv(env, counters, &self.receive.work);
         }
         self.message = Message::None;
+        self.early.clear();
     }
 
     /// Nothing more is sent.
     pub(super) fn silence(&mut self) {
         self.resources.clear();
+        self.early.clear();
         self.reply = None;
     }
 }

@@ -390,7 +390,7 @@ impl Guest {
             udp_source_port: 0xc000 | (qp.handle.0 as u16),
             traffic_class: 0,
             hop_limit: 64,
-            features: Features::NONE,
+            features: options.features,
             virtual_local: Gid::from(self.address),
             virtual_remote: Gid::from(remote.address),
         };
@@ -472,6 +472,7 @@ impl Guest {
 #[derive(Clone, Copy)]
 pub struct Options {
     pub access: Access,
+    pub features: Features,
     pub mtu: Mtu,
     pub timeout: u8,
     pub retry_cnt: u8,
@@ -485,6 +486,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             access: all_access(),
+            features: masq_rnic::limits::FEATURES,
             mtu: Mtu::B1024,
             timeout: 14,
             retry_cnt: 7,

@@ -25,7 +25,7 @@ pub struct Faults {
     pub reorder: u8,
 }
 
-/// How a connection is set up; the same at both ends.
+/// How a connection is set up; the same at both ends, save for what an end thinks of its peer.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub mtu: Mtu,
@@ -37,6 +37,8 @@ pub struct Setup {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
+    /// What each end takes for common to both.
+    pub features: [Features; 2],
     pub access: Access,
     pub config: QpConfig,
     pub max_segments: usize,
@@ -62,6 +64,7 @@ impl Default for Setup {
             timeout: 8,
             retry_cnt: 7,
             rnr_retry: 7,
+            features: [Features::NONE; 2],
             access: ALL_ACCESS,
             config: QpConfig { min_ack_timeout: Duration::ZERO, ..QpConfig::default() },
             max_segments: 16,
@@ -270,6 +273,27 @@ impl Pair {
         assert!(self.now < limit, "still busy after a minute");
     }
 
+    /// The same over a network that delivers only what `delivers` says: told are the receiver and the datagram.
+    pub fn run_with(&mut self, mut delivers: impl FnMut(usize, &[u8]) -> bool) {
+        self.run_within(Duration::from_secs(60), &mut delivers);
+    }
+
+    /// The same for `duration` at most.
+    pub fn run_within(&mut self, duration: Duration, mut delivers: impl FnMut(usize, &[u8]) -> bool) {
+        let limit = self.now.plus(duration);
+        loop {
+            let before = self.sequence;
+            self.pump();
+            self.wire = std::mem::take(&mut self.wire)
+                .into_iter()
+                .filter(|Reverse(f)| f.sequence <= before || delivers(f.to, &f.datagram))
+                .collect();
+            if !self.step(limit) {
+                break;
+            }
+        }
+    }
+
     /// Runs for `duration`.
     pub fn run_for(&mut self, duration: Duration) {
         let limit = self.now.plus(duration);
@@ -298,7 +322,7 @@ pub fn to_rts(setup: &Setup, end: usize) -> [QpChange; 3] {
         udp_source_port: 0xc000,
         traffic_class: 0,
         hop_limit: 64,
-        features: Features::NONE,
+        features: setup.features[end],
         virtual_local: gid,
         virtual_remote: gid,
     };

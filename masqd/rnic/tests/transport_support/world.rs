@@ -55,6 +55,8 @@ pub struct World {
     pub selected_srqn: u32,
     /// Send requests whose memory may be kept.
     pub hold_at_most: Option<usize>,
+    /// Bytes of packets that came too early that may be kept by each half.
+    pub keep_at_most: Option<usize>,
     sq_index: u32,
     rq_index: u32,
 }
@@ -152,6 +154,10 @@ impl World {
 }
 
 impl Env for World {
+    fn may_keep(&self, own: usize, more: usize) -> bool {
+        self.keep_at_most.is_none_or(|most| own + more <= most)
+    }
+
     fn may_hold(&self, buffers: usize) -> bool {
         self.hold_at_most.is_none_or(|most| buffers < most)
     }

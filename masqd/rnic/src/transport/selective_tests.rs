@@ -1,0 +1,133 @@
+use masq_wire::ArrivedRepr;
+
+use super::super::env::{SendOp, SendWork};
+use super::*;
+
+/// What is on its way from `FIRST` on: an operation and its packets each.
+fn inflight(requests: &[(SendOp, u32)]) -> Inflight {
+    let mut q = Inflight::default();
+    q.start(FIRST);
+    for &(op, packets) in requests {
+        q.push(SendWork { op, ..SendWork::default() }, packets, packets, None);
+        for _ in 0..packets {
+            q.advance(1);
+        }
+    }
+    q
+}
+
+const FIRST: Psn = Psn::new(0xff_fff0);
+const READ_PACKETS: u32 = 4;
+
+fn hear(r: &mut Recovery, q: &Inflight, heard: u32, places: &[u32]) {
+    let bitmap = ArrivedRepr::of(places.iter().copied());
+    r.hear(q, FIRST.plus(heard), Some(Arrived::new(bitmap.bytes())));
+    r.find_lost(q, READ_PACKETS);
+}
+
+/// Sends again what is lost, and returns it.
+fn resend(r: &mut Recovery, q: &Inflight) -> Vec<(u32, u32)> {
+    let mut all = Vec::new();
+    while let Some((psn, run)) = r.next_lost(q) {
+        all.push((psn.since(FIRST), run));
+        r.sent(psn, run);
+    }
+    all
+}
+
+#[test]
+fn a_gap_is_lost_once_until_something_younger_arrives() {
+    let q = inflight(&[(SendOp::Write, 40)]);
+    let mut r = Recovery::new(&q);
+    hear(&mut r, &q, 10, &[0, 1, 3, 4]);
+    assert_eq!(resend(&mut r, &q), [(10, 1), (13, 1)]);
+    hear(&mut r, &q, 10, &[0, 1, 3, 4, 9]);
+    assert_eq!(resend(&mut r, &q), [(16, 4)], "what was sent again is not sent again");
+    hear(&mut r, &q, 14, &[1, 2, 3]);
+    assert_eq!(resend(&mut r, &q), [(14, 2), (20, 20)], "all that was sent before what filled 16 to 18");
+    assert!(!r.is_over(&q));
+    // What comes late says nothing new.
+    hear(&mut r, &q, 12, &[0]);
+    assert_eq!(resend(&mut r, &q), []);
+}
+
+#[test]
+fn doubt_takes_all_gaps_for_lost_and_nothing_else() {
+    let q = inflight(&[(SendOp::Write, 40)]);
+    let mut r = Recovery::new(&q);
+    hear(&mut r, &q, 10, &[0, 5]);
+    assert_eq!(resend(&mut r, &q), [(10, 1), (12, 4)]);
+    r.doubt(&q, READ_PACKETS);
+    assert_eq!(resend(&mut r, &q), [(10, 1), (12, 4)]);
+    assert_eq!(r.last_needed(&q, READ_PACKETS), Some(FIRST.plus(39)));
+}
+
+/// A READ request is one packet, and its answers are several.
+#[test]
+fn reads_are_needed_until_their_answers_have_come() {
+    let mut q = inflight(&[(SendOp::Read, 8), (SendOp::Write, 2)]);
+    let mut r = Recovery::new(&q);
+    // The second piece of the READ is missing there.
+    hear(&mut r, &q, 4, &[3, 4]);
+    assert_eq!(
+        resend(&mut r, &q),
+        [(0, 8)],
+        "no answer of the first has come, and the second has not arrived"
+    );
+    r.answered(&q, FIRST.plus(5), FIRST.plus(8));
+    r.find_lost(&q, READ_PACKETS);
+    assert_eq!((r.heard().since(FIRST), resend(&mut r, &q)), (8, vec![(0, 5)]));
+    q.acknowledge(FIRST.plus(7));
+    r.pass(FIRST, FIRST.plus(7));
+    r.hear(&q, FIRST.plus(10), None);
+    r.find_lost(&q, READ_PACKETS);
+    assert_eq!(r.last_needed(&q, READ_PACKETS), Some(FIRST.plus(7)));
+    q.acknowledge(FIRST.plus(10));
+    r.pass(FIRST.plus(7), FIRST.plus(10));
+    assert!(r.is_over(&q));
+}
+
+#[test]
+fn places_behind_what_was_sent_mean_nothing() {
+    let q = inflight(&[(SendOp::Write, 10)]);
+    let mut r = Recovery::new(&q);
+    let all: Vec<u32> = (9..1024).collect();
+    hear(&mut r, &q, 0, &all);
+    assert_eq!(resend(&mut r, &q), []);
+    r.hear(&q, FIRST.minus(1), None);
+    r.hear(&q, FIRST.plus(Psn::HALF + 1), None);
+    assert_eq!(r.heard(), FIRST);
+    assert!(r.is_over(&q));
+}
+
+#[test]
+fn bits_are_found_across_the_wrap() {
+    let mut bits = Bits::default();
+    let from = Psn::new(0xff_ff00);
+    for place in [0, 63, 64, 300, 1023] {
+        bits.set(from.plus(place));
+        assert_eq!((bits.first(from, 1024), bits.first(from, place)), (Some(place), None));
+        bits.clear(from.plus(place));
+    }
+    assert!(bits.is_empty());
+    assert!(is_newer(0, u32::MAX) && !is_newer(u32::MAX, 0) && !is_newer(7, 7));
+}
+
+#[test]
+fn probes_come_ever_more_seldom() {
+    let at = |millis| Time::ZERO.plus(Duration::from_millis(millis));
+    let mut p = Probe::default();
+    let mut now = at(0);
+    for expected in [2, 4, 8, 10, 10] {
+        p.sent(now, Some(Duration::from_millis(2)), Some(Duration::from_millis(10)));
+        let deadline = p.deadline().unwrap();
+        assert_eq!(deadline.since(now), Duration::from_millis(expected));
+        assert!(!p.handle_timeout(now) && !p.is_due);
+        assert!(p.handle_timeout(deadline) && p.is_due && p.deadline().is_none());
+        (now, p.is_due) = (deadline, false);
+    }
+    p.heard();
+    assert!(!p.is_due);
+    p.sent(now, None, None);
+    assert_eq!(p.deadline(), Some(now.plus(Probe::FIRST)));
+}
