@@ -332,7 +332,7 @@ impl Requester {
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
         }
         if goes_on || self.recovery.is_some() {
-            self.probe.heard();
+            self.probe.heard(now, self.awaits_answer());
             if self.awaits_answer() {
                 self.await_answer(link, now);
             }

@@ -251,6 +251,10 @@ pub(super) struct Probe {
     deadline: Option<Time>,
     /// Probes since something was heard.
     unanswered: u32,
+    /// When something was heard last, while more was to come.
+    last: Option<Time>,
+    /// How long it was quiet at most between two such times, of late.
+    pause: Option<Duration>,
     /// One is to be sent.
     pub(super) is_due: bool,
 }
@@ -261,17 +265,39 @@ impl Probe {
     /// Where no local ACK timeout says how long to wait at most.
     const LONGEST: Duration = Duration::from_secs(1);
 
-    /// Something that asks for an answer was sent. `timeout` is how long answers take at most as a rule, `most` the local ACK timeout.
-    pub(super) fn sent(&mut self, now: Time, timeout: Option<Duration>, most: Option<Duration>) {
+    /// Something that asks for an answer was sent, or more of an answer is to come, as `trickles` tells. `timeout` is how long answers take at most as a rule,
+    /// `most` the local ACK timeout.
+    ///
+    /// The peer may have to pace the data of a READ: how long it pauses is not known before it has, and no part of the round trip.
+    pub(super) fn sent(
+        &mut self,
+        now: Time,
+        trickles: bool,
+        timeout: Option<Duration>,
+        most: Option<Duration>,
+    ) {
         if self.deadline.is_none() {
-            let wait = timeout.unwrap_or(Self::FIRST).saturating_mul(1 << self.unanswered.min(20));
-            self.deadline = Some(now.plus(wait.min(most.unwrap_or(Self::LONGEST))));
+            let most = most.unwrap_or(Self::LONGEST);
+            let least = match self.pause {
+                _ if !trickles => Duration::ZERO,
+                None => most / 2,
+                // It may have been allowed a burst.
+                Some(_) => most / 16,
+            };
+            let pause = least.max(self.pause.unwrap_or_default() * 2);
+            let wait = timeout.unwrap_or(Self::FIRST).max(pause);
+            self.deadline = Some(now.plus(wait.saturating_mul(1 << self.unanswered.min(20)).min(most)));
         }
     }
 
-    /// The peer has told news; more is on its way, or not.
-    pub(super) fn heard(&mut self) {
-        *self = Self::default();
+    /// The peer has told news, and more is on its way, or not.
+    pub(super) fn heard(&mut self, now: Time, more: bool) {
+        if let Some(last) = self.last {
+            let faded = self.pause.unwrap_or_default() / 64 * 63;
+            self.pause = Some(faded.max(now.since(last)));
+        }
+        (self.deadline, self.unanswered, self.is_due) = (None, 0, false);
+        self.last = more.then_some(now);
     }
 
     /// Time passes. Returns whether to probe now.

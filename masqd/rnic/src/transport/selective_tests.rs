@@ -119,15 +119,23 @@ fn probes_come_ever_more_seldom() {
     let mut p = Probe::default();
     let mut now = at(0);
     for expected in [2, 4, 8, 10, 10] {
-        p.sent(now, Some(Duration::from_millis(2)), Some(Duration::from_millis(10)));
+        p.sent(now, false, Some(Duration::from_millis(2)), Some(Duration::from_millis(10)));
         let deadline = p.deadline().unwrap();
         assert_eq!(deadline.since(now), Duration::from_millis(expected));
         assert!(!p.handle_timeout(now) && !p.is_due);
         assert!(p.handle_timeout(deadline) && p.is_due && p.deadline().is_none());
         (now, p.is_due) = (deadline, false);
     }
-    p.heard();
+    p.heard(now, false);
     assert!(!p.is_due);
-    p.sent(now, None, None);
+    p.sent(now, false, None, None);
     assert_eq!(p.deadline(), Some(now.plus(Probe::FIRST)));
+    p.heard(now, false);
+    p.sent(now, true, None, Some(Duration::from_millis(60)));
+    assert_eq!(p.deadline(), Some(now.plus(Duration::from_millis(30))), "who knows how the peer is paced");
+    p.heard(now, true);
+    let later = now.plus(Duration::from_millis(10));
+    p.heard(later, true);
+    p.sent(later, true, Some(Duration::from_millis(2)), Some(Duration::from_millis(60)));
+    assert_eq!(p.deadline(), Some(later.plus(Duration::from_millis(20))));
 }

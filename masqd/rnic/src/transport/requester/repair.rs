@@ -24,7 +24,9 @@ impl Requester {
         let most = link.ack_timeout();
         self.retry.sent(now, most);
         if link.is_selective() {
-            self.probe.sent(now, self.rtt.round_trip().map(|r| r.timeout), most);
+            let front = self.inflight.front();
+            let trickles = front.is_some_and(|r| r.work.op.is_fetch() && r.first != self.inflight.una());
+            self.probe.sent(now, trickles, self.rtt.round_trip().map(|r| r.timeout), most);
         }
     }
 
