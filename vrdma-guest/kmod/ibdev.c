@@ -182,6 +182,7 @@ static const struct ib_device_ops vrdma_ops = {
 	.uverbs_abi_ver = VRDMA_UVERBS_ABI,
 
 	.add_gid = vrdma_add_gid,
+	.alloc_hw_port_stats = vrdma_alloc_port_stats,
 	.alloc_mr = vrdma_alloc_mr,
 	.alloc_mw = vrdma_alloc_mw,
 	.alloc_pd = vrdma_alloc_pd,
@@ -205,6 +206,7 @@ static const struct ib_device_ops vrdma_ops = {
 	.disassociate_ucontext = vrdma_disassociate_ucontext,
 	.get_dev_fw_str = vrdma_get_fw_str,
 	.get_dma_mr = vrdma_get_dma_mr,
+	.get_hw_stats = vrdma_get_hw_stats,
 	.get_link_layer = vrdma_get_link_layer,
 	.get_port_immutable = vrdma_get_port_immutable,
 	.map_mr_sg = vrdma_map_mr_sg,

@@ -93,6 +93,7 @@ struct vrdma_cmd {
 			struct vrdma_create_srq create_srq;
 			struct vrdma_modify_srq modify_srq;
 			struct vrdma_create_xrcd create_xrcd;
+			struct vrdma_query_counters query_counters;
 		};
 	} req ____cacheline_aligned;
 	struct {
@@ -314,6 +315,11 @@ void vrdma_link_changed(struct vrdma_ibdev *ibd);
 void vrdma_gid_init(struct vrdma_ibdev *ibd);
 int vrdma_add_gid(const struct ib_gid_attr *attr, void **context);
 int vrdma_del_gid(const struct ib_gid_attr *attr, void **context);
+
+/* ---- Counters (stats.c) ---- */
+
+struct rdma_hw_stats *vrdma_alloc_port_stats(struct ib_device *ib, u32 port);
+int vrdma_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index);
 
 /* ---- Verbs (ucontext.c, mmap.c, ah.c, mr.c, mw.c, cq.c, srq.c, xrc.c, qp.c) ---- */
 

@@ -25,7 +25,7 @@
 /* Incompatible changes of the contract; a driver refuses a major version that it does not know. */
 #define VRDMA_ABI_MAJOR 1
 /* Additive changes of the contract. */
-#define VRDMA_ABI_MINOR 1
+#define VRDMA_ABI_MINOR 2
 /* Queue of control commands. */
 #define VRDMA_QUEUE_CONTROL 0
 /* Queue of asynchronous events. */
@@ -201,6 +201,10 @@ static_assert(offsetof(struct vrdma_config, max_mws) == 108, "offset of vrdma_co
 #define VRDMA_OP_CREATE_XRCD 36
 /* Destroy: an XRC domain. */
 #define VRDMA_OP_DESTROY_XRCD 37
+/* QueryCounters: what the device has counted; replies with QueryCountersReply. Since version 1.2. */
+#define VRDMA_OP_QUERY_COUNTERS 38
+/* Places in QueryCountersReply. */
+#define VRDMA_COUNTERS_MAX 128
 /* The handle that means "none", for instance CreateQp::srq. */
 #define VRDMA_HANDLE_NONE 0xffffffffU
 /* The context is the kernel's own; only its objects may use kernel-only features. */
@@ -855,6 +859,31 @@ static_assert(offsetof(struct vrdma_query_qp_reply, attr) == 0, "offset of vrdma
 static_assert(offsetof(struct vrdma_query_qp_reply, sq_draining) == 72, "offset of vrdma_query_qp_reply.sq_draining");
 static_assert(offsetof(struct vrdma_query_qp_reply, reserved) == 73, "offset of vrdma_query_qp_reply.reserved");
 
+/* OP_QUERY_COUNTERS. */
+struct vrdma_query_counters {
+	/* Zero. */
+	__u64 reserved;
+};
+static_assert(sizeof(struct vrdma_query_counters) == 8, "size of vrdma_query_counters");
+static_assert(offsetof(struct vrdma_query_counters, reserved) == 0, "offset of vrdma_query_counters.reserved");
+
+/* Reply to OP_QUERY_COUNTERS: what this guest's traffic has been since its device was attached. */
+struct vrdma_query_counters_reply {
+	/*
+	 * How many of the values the host knows; at most COUNTERS_MAX. Later versions append, so a guest and its host have the first of them in
+	 * common.
+	 */
+	__u32 count;
+	/* Zero. */
+	__u32 reserved;
+	/* The counters, in the order of their names in COUNTER_NAMES; zero from count on. */
+	__u64 values[128];
+};
+static_assert(sizeof(struct vrdma_query_counters_reply) == 1032, "size of vrdma_query_counters_reply");
+static_assert(offsetof(struct vrdma_query_counters_reply, count) == 0, "offset of vrdma_query_counters_reply.count");
+static_assert(offsetof(struct vrdma_query_counters_reply, reserved) == 4, "offset of vrdma_query_counters_reply.reserved");
+static_assert(offsetof(struct vrdma_query_counters_reply, values) == 8, "offset of vrdma_query_counters_reply.values");
+
 /* ---- Events ---- */
 
 /* A QP failed for a reason that no completion tells (IBV_EVENT_QP_FATAL). */
@@ -1427,5 +1456,39 @@ static_assert(offsetof(struct vrdma_user_qp_reply, db_index) == 36, "offset of v
 static_assert(offsetof(struct vrdma_user_qp_reply, max_inline_bytes) == 38, "offset of vrdma_user_qp_reply.max_inline_bytes");
 static_assert(offsetof(struct vrdma_user_qp_reply, ring_format) == 40, "offset of vrdma_user_qp_reply.ring_format");
 static_assert(offsetof(struct vrdma_user_qp_reply, reserved) == 44, "offset of vrdma_user_qp_reply.reserved");
+
+/* ---- Counters ---- */
+
+/* The elements of an array, made of their names, in the order of struct vrdma_query_counters_reply. */
+#define VRDMA_COUNTERS(counter) \
+	counter("tx_bytes"), \
+	counter("tx_pkts"), \
+	counter("rx_bytes"), \
+	counter("rx_pkts"), \
+	counter("sent_pkts"), \
+	counter("rcvd_pkts"), \
+	counter("sent_msgs"), \
+	counter("rcvd_msgs"), \
+	counter("duplicate_request"), \
+	counter("out_of_sequence"), \
+	counter("send_rnr_err"), \
+	counter("rcvd_rnr_err"), \
+	counter("packet_seq_err"), \
+	counter("implied_nak_request"), \
+	counter("local_ack_timeout_err"), \
+	counter("retransmitted_pkts"), \
+	counter("retry_exceeded_err"), \
+	counter("rnr_nak_retry_err"), \
+	counter("req_cqe_error"), \
+	counter("req_cqe_flush_error"), \
+	counter("resp_cqe_error"), \
+	counter("resp_cqe_flush_error"), \
+	counter("resp_local_length_error"), \
+	counter("resp_remote_invalid_request"), \
+	counter("resp_remote_access_errors"), \
+	counter("req_remote_invalid_request"), \
+	counter("req_remote_access_errors"), \
+	counter("np_ecn_marked_roce_packets"), \
+	counter("rx_dropped"),
 
 #endif /* VRDMA_ABI_H */

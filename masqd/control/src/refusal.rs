@@ -63,11 +63,13 @@ pub enum Verb {
     CreateXrcd,
     /// OP_DESTROY_XRCD.
     DestroyXrcd,
+    /// OP_QUERY_COUNTERS.
+    QueryCounters,
 }
 
 impl Verb {
     /// All verbs, with their opcodes and their names in messages.
-    pub const ALL: [(Verb, u16, &'static str); 25] = [
+    pub const ALL: [(Verb, u16, &'static str); 26] = [
         (Verb::DeviceInit, OP_DEVICE_INIT, "device_init"),
         (Verb::AddGid, OP_ADD_GID, "add_gid"),
         (Verb::DelGid, OP_DEL_GID, "del_gid"),
@@ -93,6 +95,7 @@ impl Verb {
         (Verb::DestroyMw, OP_DESTROY_MW, "destroy_mw"),
         (Verb::CreateXrcd, OP_CREATE_XRCD, "create_xrcd"),
         (Verb::DestroyXrcd, OP_DESTROY_XRCD, "destroy_xrcd"),
+        (Verb::QueryCounters, OP_QUERY_COUNTERS, "query_counters"),
     ];
 
     /// The verb with this opcode.

@@ -8,6 +8,7 @@ use masq_driver::{AttrMask, DriverError, Gpa, MrKind, QpState};
 use masq_policy::quota::Resource;
 use masq_types::Gid;
 use vrdma_abi::control::*;
+use vrdma_abi::counters::COUNTER_NAMES;
 use zerocopy::{FromBytes, IntoBytes};
 
 const EINVAL: (Errno, &str) = (Errno::EINVAL, "malformed");
@@ -55,7 +56,7 @@ fn the_head_of_a_request_is_checked() {
     assert_eq!(wrong(&|h| h.epoch += 1, true), Some((Errno::ESTALE, "stale_epoch")));
     assert_eq!(wrong(&|h| h.epoch = 0, true), Some((Errno::ESTALE, "stale_epoch")));
     assert_eq!(wrong(&|h| h.flags = 1, true), Some(EINVAL));
-    assert_eq!(wrong(&|h| h.opcode = 38, true), Some((Errno::EOPNOTSUPP, "unsupported")));
+    assert_eq!(wrong(&|h| h.opcode = 39, true), Some((Errno::EOPNOTSUPP, "unsupported")));
     assert_eq!(wrong(&|_| (), true), None);
 }
 
@@ -648,4 +649,23 @@ fn the_masks_of_these_tests_are_those_of_the_table() {
     assert_eq!(row(QpState::Reset, QpState::Init).0, INIT_MASK);
     assert_eq!(row(QpState::Init, QpState::Rtr).0, RTR_MASK);
     assert_eq!(row(QpState::Rtr, QpState::Rts).0, RTS_MASK);
+}
+
+/// The guest learns what is its own, in the contract's order; what the RNIC counts besides has no place there, and what it does not count is 0.
+#[test]
+fn counters_have_the_places_of_their_names() {
+    let mut g = Guest::ready("blue-1");
+    let reply = g.send(OP_QUERY_COUNTERS, &QueryCounters::ZERO).unwrap();
+    let reply = QueryCountersReply::read_from_bytes(&reply).unwrap();
+    assert_eq!(reply.count as usize, COUNTER_NAMES.len());
+    let known = [("tx_bytes", 1001), ("rx_pkts", 4), ("sent_msgs", 7)];
+    for (i, value) in reply.values.iter().enumerate() {
+        let name = COUNTER_NAMES.get(i).copied().unwrap_or_default();
+        let expected = known.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        assert_eq!(*value, expected, "{name}");
+    }
+    let refusal = refused(g.send(OP_QUERY_COUNTERS, &QueryCounters { reserved: 1 }));
+    assert_eq!(refusal, (Errno::EINVAL, "malformed"));
+    g.rnic.fail(DriverError::Stopped);
+    assert!(g.send(OP_QUERY_COUNTERS, &QueryCounters::ZERO).is_err());
 }

@@ -434,6 +434,7 @@ fn what_is_counted_is_told_to_prometheus() {
         "masqd_ready 1",
         "# TYPE masqd_vnic_commands_total counter",
         "masqd_vnic_commands_total{vpc=\"blue\",vnic=\"blue-1\"} 1",
+        "masqd_vnic_events_total{vpc=\"blue\",vnic=\"blue-1\",counter=\"sent_msgs\"} 5",
         "masqd_vnic_objects{vpc=\"red\",vnic=\"red-1\",resource=\"qps\"} 0",
         "masqd_vnic_rnic_objects{vpc=\"blue\",vnic=\"blue-1\",resource=\"qps\"} 7",
         "masqd_api_requests_total{method=\"GET\",route=\"none\",code=\"404\"} 1",

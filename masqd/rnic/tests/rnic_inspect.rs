@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,7 @@ use common::*;
 use masq_driver::*;
 use masq_types::Psn;
 use masq_wire::{ICRC_BYTES, IcrcFlow, Kind, parse};
+use vrdma_abi::counters::COUNTER_NAMES;
 use vrdma_abi::ring::*;
 
 /// A connected queue pair of A and one of B.
@@ -283,4 +285,16 @@ fn without_packets_there_is_nothing_to_capture() {
         }
     }
     assert_eq!(Arc::strong_count(&tap), 1);
+}
+
+/// Guests ask by the contract's names: none of them is empty for want of a counter, and none is missing there.
+#[test]
+fn the_contract_names_all_counters_of_queue_pairs() {
+    let mut t = Two::new(Way::Local);
+    let Ok(Reply::Counters(all)) = t.net.execute(0, Command::VnicEvents { vnic: t.a.id }) else { panic!() };
+    let ours: BTreeSet<&str> = all.iter().map(|(name, _)| *name).collect();
+    let traffic = ["tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts"];
+    let named: BTreeSet<&str> = COUNTER_NAMES.iter().copied().filter(|n| !traffic.contains(n)).collect();
+    assert_eq!(named.len() + traffic.len(), COUNTER_NAMES.len(), "each once");
+    assert_eq!(ours.symmetric_difference(&named).collect::<Vec<_>>(), Vec::<&&str>::new());
 }

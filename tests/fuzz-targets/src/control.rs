@@ -25,7 +25,7 @@ const MAX_READ_BYTES: u64 = 4096 * 8 + 64 * 8;
 const ADDRESSES: [&str; 5] = ["192.168.0.1", "192.168.0.2", "192.168.9.9", "192.168.0.3", "10.1.2.3"];
 
 /// Bytes of any reply.
-const MAX_REPLY_BYTES: usize = Reply::SIZE + QueryQpReply::SIZE;
+const MAX_REPLY_BYTES: usize = Reply::SIZE + QueryCountersReply::SIZE;
 
 /// One input: how the guest begins, then what it does.
 pub fn run(data: &[u8]) {

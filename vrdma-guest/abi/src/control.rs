@@ -84,6 +84,10 @@ abi_constants! {
     pub const OP_CREATE_XRCD: u16 = 36;
     /// Destroy: an XRC domain.
     pub const OP_DESTROY_XRCD: u16 = 37;
+    /// QueryCounters: what the device has counted; replies with QueryCountersReply. Since version 1.2.
+    pub const OP_QUERY_COUNTERS: u16 = 38;
+    /// Places in QueryCountersReply.
+    pub const COUNTERS_MAX: u32 = 128;
     /// The handle that means "none", for instance CreateQp::srq.
     pub const HANDLE_NONE: u32 = 0xffff_ffff;
     /// The context is the kernel's own; only its objects may use kernel-only features.
@@ -568,5 +572,22 @@ abi_structs! {
         pub sq_draining: u8,
         /// Zero.
         pub reserved: [u8; 7],
+    }
+
+    /// OP_QUERY_COUNTERS.
+    pub struct QueryCounters {
+        /// Zero.
+        pub reserved: u64,
+    }
+
+    /// Reply to OP_QUERY_COUNTERS: what this guest's traffic has been since its device was attached.
+    pub struct QueryCountersReply {
+        /// How many of the values the host knows; at most COUNTERS_MAX. Later versions append, so a guest and its host have the first of them in
+        /// common.
+        pub count: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// The counters, in the order of their names in COUNTER_NAMES; zero from count on.
+        pub values: [u64; 128],
     }
 }

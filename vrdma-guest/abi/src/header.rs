@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
-use crate::{Constant, Layout, config, control, doorbell, event, ring, uapi};
+use crate::{Constant, Layout, config, control, counters, doorbell, event, ring, uapi};
 
 /// The text of the header.
 pub fn c_header() -> String {
@@ -37,8 +37,19 @@ pub fn c_header() -> String {
             write_struct(&mut out, layout);
         }
     }
+    write_counter_names(&mut out);
     out.push_str("#endif /* VRDMA_ABI_H */\n");
     out
+}
+
+/// The names of counters, each as the argument of a macro that makes an element of an array of it.
+fn write_counter_names(out: &mut String) {
+    out.push_str("/* ---- Counters ---- */\n\n/* The elements of an array, made of their names, in the order of struct vrdma_query_counters_reply. */\n");
+    out.push_str("#define VRDMA_COUNTERS(counter)");
+    for name in counters::COUNTER_NAMES {
+        let _ = write!(out, " \\\n\tcounter(\"{name}\"),");
+    }
+    out.push_str("\n\n");
 }
 
 fn write_constant(out: &mut String, constant: &Constant) {

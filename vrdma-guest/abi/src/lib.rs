@@ -27,6 +27,7 @@ mod layout;
 
 pub mod config;
 pub mod control;
+pub mod counters;
 pub mod doorbell;
 pub mod event;
 #[cfg(feature = "header")]

@@ -9,12 +9,14 @@
 //! | `connect` | who may be connected to whom, at RTR and after each change |
 //! | `peers` | whom datagrams go to and come from |
 //! | `events` | what the RNIC reports |
+//! | `inspect` | what the device has counted, and how queue pairs are |
 
 mod connect;
 mod create;
 mod decode;
 mod destroy;
 mod events;
+mod inspect;
 mod memory;
 mod modify;
 mod objects;
@@ -368,6 +370,7 @@ impl Session {
             Verb::DestroyMw => nothing(self.destroy_mw(rnic, MwHandle(destroyed(rest)?))?),
             Verb::CreateXrcd => nothing(self.create_xrcd(body(rest)?)?),
             Verb::DestroyXrcd => nothing(self.destroy_xrcd(XrcdHandle(destroyed(rest)?))?),
+            Verb::QueryCounters => self.query_counters(env, body(rest)?)?.as_bytes().to_vec(),
         })
     }
 

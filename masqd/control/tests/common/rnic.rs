@@ -347,6 +347,13 @@ impl RnicDriver for FakeRnic {
             }
             Command::RemovePeer { peer, .. } => drop(b.peers.remove(&peer)),
             Command::NoPeer { name, .. } => b.nobody.push(name),
+            Command::VnicCounters { .. } => {
+                let counters = VnicCounters { tx_ip_bytes: 1001, rx_packets: 4, ..VnicCounters::default() };
+                return Ok(Reply::VnicCounters(counters));
+            }
+            Command::VnicEvents { .. } => {
+                return Ok(Reply::Counters(vec![("unheard_of", 9), ("sent_msgs", 7)]));
+            }
             other => panic!("a session never sends {other:?}"),
         }
         Ok(Reply::Done)

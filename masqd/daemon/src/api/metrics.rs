@@ -55,6 +55,13 @@ struct OfCounter {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfVnicCounter {
+    vpc: String,
+    vnic: String,
+    counter: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRequest {
     method: &'static str,
     route: String,
@@ -159,6 +166,10 @@ impl Metrics {
             self.add("vnic_connections", "Connections of the vNIC's queue pairs");
         let peers: Family<OfVnic, Gauge> =
             self.add("vnic_peers", "Peers of the vNIC's datagrams that the RNIC was told of");
+        let events: Family<OfVnicCounter, Counter> = self.add(
+            "vnic_events",
+            "What the vNIC's queue pairs have counted since the guest was attached, by the names of rnic_events",
+        );
         let traffic = VnicTraffic::new(self);
         let counts = VnicCounters::new(self);
         let directory = api.host.directory.read();
@@ -192,6 +203,10 @@ impl Metrics {
             // Without a guest there is no traffic that could be counted.
             if matches!(status.state, VnicState::Connected | VnicState::Active) {
                 traffic.set(&of, &report.traffic);
+                for (counter, n) in &report.events {
+                    let of = OfVnicCounter { vpc: of.vpc.clone(), vnic: of.vnic.clone(), counter };
+                    events.get_or_create(&of).inc_by(*n);
+                }
             }
             if let Some(c) = counted.remove(&status.name) {
                 counts.set(&of, &c);

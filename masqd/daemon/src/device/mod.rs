@@ -60,6 +60,7 @@ const MAX_REQUEST_BYTES: usize = {
         control::ModifySrq::SIZE,
         control::CreateMw::SIZE,
         control::CreateXrcd::SIZE,
+        control::QueryCounters::SIZE,
     ];
     let mut longest = 0;
     let mut i = 0;
@@ -87,6 +88,8 @@ pub struct Report {
     pub peers: u64,
     /// Its guest's connections.
     pub connections: Vec<ConnectionStatus>,
+    /// What its guest's queue pairs have counted, by name.
+    pub events: Vec<(&'static str, u64)>,
     /// What its guest has sent and received; without names and rate, which the desired state tells.
     pub traffic: Traffic,
 }

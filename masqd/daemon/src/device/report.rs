@@ -30,6 +30,7 @@ impl Guest {
             rnic_objects: counters.objects,
             peers: self.session.peer_count() as u64,
             connections: self.connections(),
+            events: self.rnic_events(),
             traffic: traffic(counters),
         }
     }
@@ -60,6 +61,13 @@ impl Guest {
             }
         };
         self.session.connections().map(connection).collect()
+    }
+
+    fn rnic_events(&self) -> Vec<(&'static str, u64)> {
+        match self.host.rnic.execute(Command::VnicEvents { vnic: self.vnic }) {
+            Ok(Reply::Counters(all)) => all,
+            _ => Vec::new(),
+        }
     }
 
     fn rnic_counters(&self) -> VnicCounters {

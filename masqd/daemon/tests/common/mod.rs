@@ -90,6 +90,7 @@ impl RnicDriver for Bookkeeper {
                 let objects = ObjectCounts { qps: 7, ..ObjectCounts::default() };
                 Reply::VnicCounters(VnicCounters { objects, ..VnicCounters::default() })
             }
+            Command::VnicEvents { .. } => Reply::Counters(vec![("sent_msgs", 5)]),
             Command::QueryQp { .. } => Reply::Qp(QpStatus {
                 state: QpState::Reset,
                 sq_psn: Psn::new(0),

@@ -150,6 +150,7 @@ fn valid_requests(side: &Side) -> Vec<(u16, Vec<u8>)> {
         (OP_DESTROY_SRQ, Destroy { handle: h, reserved: 0 }.as_bytes().to_vec()),
         (OP_DESTROY_MW, Destroy { handle: h, reserved: 0 }.as_bytes().to_vec()),
         (OP_DESTROY_XRCD, Destroy { handle: h, reserved: 0 }.as_bytes().to_vec()),
+        (OP_QUERY_COUNTERS, QueryCounters::ZERO.as_bytes().to_vec()),
         (OP_CREATE_CONTEXT, CreateContext { ctx: h, flags: 0, doorbells: table }.as_bytes().to_vec()),
         (OP_CREATE_MR, mr.as_bytes().to_vec()),
         (
