@@ -86,9 +86,9 @@ struct Args {
     programs: Option<PathBuf>,
 }
 
-/// Tests that run on a link that loses, repeats, reorders and spoils packets as well: those of data and order. The others
+/// Tests that run between two hosts in other ways as well ([`OTHER_LINKS`]): those of data and order. The others
 /// expect that nothing happens for a while, or take a lost packet's timeout too often.
-const ON_A_BAD_LINK: &[&str] = &[
+const ON_OTHER_LINKS: &[&str] = &[
     "send",
     "send_with_imm",
     "write",
@@ -114,8 +114,11 @@ const ON_A_BAD_LINK: &[&str] = &[
     "two_hundred_queue_pairs_at_once",
 ];
 
-/// What received packets suffer there: of all, one in twenty is lost, and so on.
-const FAULTS: &str = "drop=0.05,duplicate=0.05,reorder=0.05,corrupt=0.01,seed=7";
+/// Those ways, and what masqd is told for them. On a bad link, of all received packets one in twenty is lost, and so on.
+const OTHER_LINKS: [(&str, &str, &str); 2] = [
+    ("bad link", "--inject-faults", "drop=0.05,duplicate=0.05,reorder=0.05,corrupt=0.01,seed=7"),
+    ("single datagrams", "--udp", "plain"),
+];
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -144,11 +147,14 @@ fn run(args: &Args, tests: &[Test], runner: &mut Runner) -> std::io::Result<()> 
     }
     drop(world);
     if wanted(Placement::Remote) {
-        let faults = vec!["--inject-faults".to_owned(), FAULTS.to_owned()];
-        let world = World::start(&programs, Layout { masqd_args: faults, ..guest_sim::suite::layout() })?;
-        for name in ON_A_BAD_LINK {
-            let test = tests.iter().find(|t| t.name == *name).expect("the list names tests that there are");
-            run_one(runner, &world, Placement::Remote, "bad link", test);
+        for (scope, option, value) in OTHER_LINKS {
+            let masqd_args = vec![option.to_owned(), value.to_owned()];
+            let world = World::start(&programs, Layout { masqd_args, ..guest_sim::suite::layout() })?;
+            for name in ON_OTHER_LINKS {
+                let test =
+                    tests.iter().find(|t| t.name == *name).expect("the list names tests that there are");
+                run_one(runner, &world, Placement::Remote, scope, test);
+            }
         }
     }
     Ok(())
