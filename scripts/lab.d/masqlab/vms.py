@@ -92,6 +92,7 @@ def wait_ready(lab, names, timeout):
                     restarted.add(name)
                     say(f"VM {name}: QEMU's emulator failed an assertion of its own; starting it again")
                     start(lab, entry)
+                    state.save(lab)
                     continue
                 raise LabError(f"VM {name} ended while starting:\n{_tail(STATE / 'logs' / f'{name}.qemu.log')}"
                                f"{_tail(console_log(name))}")
