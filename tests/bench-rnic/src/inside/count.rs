@@ -54,15 +54,15 @@ const DOUBLINGS: u32 = 5;
 /// The exponents, and what single operations and packets cost.
 pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     let growing = [
-        ("qps", Case::Qps, "one host", effort.pick(256, 64), FLAT),
-        ("qps", Case::QpsSending, "two hosts, sending", effort.pick(256, 64), FLAT),
-        ("qps", Case::QpsReceiving, "two hosts, receiving", effort.pick(256, 64), FLAT),
-        ("mrs", Case::Mrs, "one host", effort.pick(256, 64), FLAT),
-        ("guests", Case::Guests, "one host", 32, FLAT),
-        ("peers", Case::Peers, "two hosts, sending", 32, FLAT),
-        ("bytes", Case::Bytes, "one host", 64 << 10, LINEAR),
-        ("bytes", Case::BytesSending, "two hosts, sending", 64 << 10, LINEAR),
-        ("bytes", Case::BytesReceiving, "two hosts, receiving", 64 << 10, LINEAR),
+        ("qps", Case::Qps, "one host", effort.pick(256, 64), Some(FLAT)),
+        ("qps", Case::QpsSending, "two hosts, sending", effort.pick(256, 64), Some(FLAT)),
+        ("qps", Case::QpsReceiving, "two hosts, receiving", effort.pick(256, 64), Some(FLAT)),
+        ("mrs", Case::Mrs, "one host", effort.pick(256, 64), Some(FLAT)),
+        ("guests", Case::Guests, "one host", 32, None),
+        ("peers", Case::Peers, "two hosts, sending", 32, Some(FLAT)),
+        ("bytes", Case::Bytes, "one host", 64 << 10, Some(LINEAR)),
+        ("bytes", Case::BytesSending, "two hosts, sending", 64 << 10, Some(LINEAR)),
+        ("bytes", Case::BytesReceiving, "two hosts, receiving", 64 << 10, Some(LINEAR)),
     ];
     let mut records = Vec::new();
     for (what, case, scope, first, bar) in growing {
@@ -74,7 +74,11 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         let scope = format!("{scope}, {least} to {most}: {at_least:.0} to {at_most:.0}");
         let exponent = Samples::one(exponent(&points));
         let name = format!("instructions_exponent_{what}");
-        records.push(Record::new(name, scope, &exponent, "", PROCESS).at_most(bar));
+        let record = Record::new(name, scope, &exponent, "", PROCESS);
+        records.push(match bar {
+            Some(bar) => record.at_most(bar),
+            None => record,
+        });
     }
     let operation = Samples::one(count(Case::Qps, 1)?);
     records.push(Record::new("instructions_write_8B", "one host", &operation, "", PROCESS));
@@ -95,7 +99,7 @@ fn count(case: Case, size: usize) -> Res<f64> {
     let name = case.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
-        .args(["--toggle-collect=*bench_measured_*", "--toggle-collect=*bench_fabric_*"])
+        .args(["--toggle-collect=*bench_measured_*", "--toggle-collect=*bench_fabric_aside*"])
         .arg(std::env::current_exe()?)
         .args(["--count", &name, "--size", &size.to_string()])
         .stdin(Stdio::null())

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub struct Fabric(Arc<Inner>);
 struct Inner {
     ports: Mutex<HashMap<IpAddr, Arc<Port>>>,
     nanos: AtomicU64,
+    /// What it does is done within something that is measured.
+    measured: AtomicBool,
 }
 
 /// An address.
@@ -60,17 +62,29 @@ impl Fabric {
         Duration::from_nanos(self.0.nanos.load(Ordering::Relaxed))
     }
 
+    /// Says whether what it does from now on is done within something that is measured, and is to be left out there.
+    pub fn set_measured(&self, measured: bool) {
+        self.0.measured.store(measured, Ordering::Relaxed);
+    }
+
     fn port(&self, address: IpAddr) -> Option<Arc<Port>> {
         lock(&self.0.ports).get(&address).cloned()
     }
 
-    /// Counts the time that something of its own takes.
-    fn timed<T>(&self, what: impl FnOnce() -> T) -> T {
+    /// Does something of its own, and counts the time that this takes.
+    fn aside<T>(&self, what: impl FnOnce() -> T) -> T {
         let start = Instant::now();
-        let result = what();
+        let measured = self.0.measured.load(Ordering::Relaxed);
+        let result = if measured { bench_fabric_aside(what) } else { what() };
         self.0.nanos.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         result
     }
+}
+
+/// What callgrind leaves out, by this name: see [`super::count`].
+#[inline(never)]
+fn bench_fabric_aside<T>(what: impl FnOnce() -> T) -> T {
+    what()
 }
 
 impl Network for Fabric {
@@ -98,7 +112,7 @@ impl Datagrams for Wire {
     fn close_source(&mut self, _port: u16) {}
 
     fn send(&mut self, trains: &[Train<'_>]) -> usize {
-        self.fabric.timed(|| bench_fabric_carry(&self.fabric, self.port.address, trains));
+        self.fabric.aside(|| carry(&self.fabric, self.port.address, trains));
         trains.len()
     }
 
@@ -112,7 +126,7 @@ impl Datagrams for Wire {
 
     fn receive(&mut self, sink: &mut dyn FnMut(Arrival<'_>)) -> io::Result<bool> {
         let (port, taken) = (&self.port, &mut self.taken);
-        let more = self.fabric.timed(|| bench_fabric_take(port, taken));
+        let more = self.fabric.aside(|| take(port, taken));
         for parcel in taken.iter() {
             sink(Arrival {
                 bytes: &parcel.bytes,
@@ -122,14 +136,13 @@ impl Datagrams for Wire {
                 waited: Duration::ZERO,
             });
         }
-        self.fabric.timed(|| lock(&port.empty).extend(taken.drain(..).map(|p| p.bytes)));
+        self.fabric.aside(|| lock(&port.empty).extend(taken.drain(..).map(|p| p.bytes)));
         Ok(more)
     }
 }
 
-/// Copies trains to where they go; what goes nowhere is lost. Its name is known to [`super::count`].
-#[inline(never)]
-fn bench_fabric_carry(fabric: &Fabric, from: IpAddr, trains: &[Train<'_>]) {
+/// Copies trains to where they go; what goes nowhere is lost.
+fn carry(fabric: &Fabric, from: IpAddr, trains: &[Train<'_>]) {
     for train in trains {
         let Some(port) = fabric.port(train.destination.ip()) else { continue };
         let mut bytes = lock(&port.empty).pop().unwrap_or_default();
@@ -146,9 +159,8 @@ fn bench_fabric_carry(fabric: &Fabric, from: IpAddr, trains: &[Train<'_>]) {
     }
 }
 
-/// Takes what waits, a bounded number of trains. Returns whether there may be more. Its name is known to [`super::count`].
-#[inline(never)]
-fn bench_fabric_take(port: &Port, taken: &mut Vec<Parcel>) -> bool {
+/// Takes what waits, a bounded number of trains. Returns whether there may be more.
+fn take(port: &Port, taken: &mut Vec<Parcel>) -> bool {
     let mut waiting = lock(&port.waiting);
     let count = waiting.len().min(AT_ONCE);
     taken.extend(waiting.drain(..count));

@@ -15,15 +15,9 @@ const PROCESS: &str = "bench-rnic: an engine in it";
 pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     let count = effort.pick(200_000, 20_000);
     let time = |rig: &mut Rig, engine: usize, depth: usize| {
-        rig.measured = None;
         rig.write(1000, LEN, depth);
-        rig.measured = Some(engine);
         let mut samples = Samples::default();
-        for _ in 0..effort.runs() {
-            let before = rig.spent;
-            rig.write(count, LEN, depth);
-            samples.push((rig.spent - before).as_nanos() as f64 / count as f64);
-        }
+        (0..effort.runs()).for_each(|_| samples.push(rig.time(engine, count, LEN, depth)));
         samples
     };
     let mut local = Rig::new(Plan::default());
@@ -36,7 +30,6 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         record("engine_time_write_8B", "receiver, 32 posted at once", &time(&mut remote, 1, 32)),
     ];
     for (scope, rig) in [("one host", &mut local), ("two hosts, both engines", &mut remote)] {
-        rig.measured = None;
         rig.write(10_000, LEN, 32);
         let before = allocated::calls();
         rig.write(count, LEN, 32);

@@ -22,21 +22,22 @@ const PROCESS: &str = "bench-rnic: an engine in it, without the network's time";
 pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     let mut rig = Rig::new(Plan { remote: true, ..Plan::default() });
     let messages = effort.pick(400, 40);
-    let packets = (messages * LEN / PAYLOAD) as f64;
+    let packets = (LEN / PAYLOAD) as f64;
     let mut floor = Floor::new();
     rig.write(8, LEN, DEPTH);
     let mut ours: [Samples; 2] = Default::default();
     let mut peer = Samples::default();
     for _ in 0..effort.runs() {
         for (engine, samples) in ours.iter_mut().enumerate() {
-            let before = rig.spent;
-            rig.measured = Some(engine);
-            rig.write(messages, LEN, DEPTH);
-            samples.push((rig.spent - before).as_nanos() as f64 / packets);
+            samples.push(rig.time(engine, messages, LEN, DEPTH) / packets);
         }
-        let start = Instant::now();
-        (0..messages).for_each(|_| floor.pass());
-        peer.push(start.elapsed().as_nanos() as f64 / packets);
+        let mut times = Samples::default();
+        for _ in 0..messages {
+            let start = Instant::now();
+            floor.pass();
+            times.push(start.elapsed().as_nanos() as f64 / packets);
+        }
+        peer.push(times.median());
     }
     let record = |(scope, ours)| {
         Record::new("packet_4KiB", scope, ours, "ns", PROCESS)

@@ -57,8 +57,8 @@ pub struct Rig {
     posted: usize,
     /// Turns of this engine are what is measured.
     pub measured: Option<usize>,
-    /// What they have taken, without the fabric.
-    pub spent: Duration,
+    /// What they have taken since the last look, without the fabric.
+    spent: Duration,
 }
 
 struct Peer {
@@ -132,6 +132,20 @@ impl Rig {
         }
     }
 
+    /// Writes `count` messages as [`write`](Self::write) does, and tells how many nanoseconds turns of `engine` take for one
+    /// of them: the median over what is posted at once, since other work on the machine interrupts some of it.
+    pub fn time(&mut self, engine: usize, count: usize, len: usize, depth: usize) -> f64 {
+        self.measured = Some(engine);
+        let mut times = Samples::default();
+        for _ in 0..count.div_ceil(depth) {
+            self.spent = Duration::ZERO;
+            self.write(depth, len, depth);
+            times.push(self.spent.as_nanos() as f64 / depth as f64);
+        }
+        self.measured = None;
+        times.median()
+    }
+
     /// Writes `count` messages of `len` bytes, `depth` at a time, each by the next queue pair from the next region to the next.
     pub fn write(&mut self, count: usize, len: usize, depth: usize) {
         let mut left = count;
@@ -195,8 +209,10 @@ impl Rig {
         if self.measured != Some(engine) {
             return it.turn(now);
         }
+        self.fabric.set_measured(true);
         let (start, fabric) = (Instant::now(), self.fabric.time());
         let worked = bench_measured_turn(it, now);
+        self.fabric.set_measured(false);
         self.spent += start.elapsed().saturating_sub(self.fabric.time() - fabric);
         worked
     }
