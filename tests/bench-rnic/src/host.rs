@@ -6,7 +6,7 @@ use vrdma_abi::ring::{SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE};
 use crate::masqd::ENGINE;
 use crate::memcpy::Memcpy;
 use crate::record::{Record, Samples};
-use crate::stream::{KIB, Load, MIB, MTU_4096, Streams, scope, world};
+use crate::stream::{KIB, Load, MIB, MTU_4096, Streams, scope, short_writes, world};
 use crate::{Effort, Res};
 
 /// The least share of memcpy's speed.
@@ -37,5 +37,7 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
             .beside("memcpy of 64 KiB pieces walking 64 MiB", peer)
             .at_least(BAR)
     };
-    Ok(rows.iter().zip(&samples).map(record).collect())
+    let mut records: Vec<Record> = rows.iter().zip(&samples).map(record).collect();
+    records.push(short_writes(&streams, effort, scope(pair.placement))?);
+    Ok(records)
 }

@@ -42,8 +42,8 @@ fn mice(effort: &Effort, world: &World, placement: Placement) -> Res<Vec<Record>
             moved += elephant.go_on()?;
             Ok(())
         })?;
+        moved += elephant.end();
         speed.push(moved as f64 / start.elapsed().as_secs_f64() / 1e6);
-        elephant.end();
         for (k, percentile) in latencies.into_iter().enumerate() {
             beside[k].push(percentile);
         }
@@ -137,11 +137,12 @@ impl Elephant {
         Ok(PIECES * PIECE)
     }
 
-    /// Waits for what is on its way.
-    fn end(&self) {
+    /// Waits for what is on its way; returns how many bytes that were.
+    fn end(&self) -> usize {
         for _ in 0..2 {
             self.conn.a.send_completion();
             self.conn.b.recv_completion();
         }
+        2 * PIECES * PIECE
     }
 }

@@ -5,7 +5,7 @@ use vrdma_abi::ring::{SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE};
 
 use crate::masqd::ENGINE;
 use crate::record::{Record, Samples};
-use crate::stream::{KIB, Load, MIB, MTU_1024, MTU_4096, Streams, tcp, world};
+use crate::stream::{KIB, Load, MIB, MTU_1024, MTU_4096, Streams, short_writes, tcp, world};
 use crate::{Effort, Res};
 
 /// MTU of the link, path MTU, and the least share of TCP's speed that writes of 1 MiB reach.
@@ -48,5 +48,7 @@ fn over(effort: &Effort, (link_mtu, path_mtu, bar): (u32, u8, f64)) -> Res<Vec<R
             None => record,
         }
     };
-    Ok(rows.iter().zip(&samples).map(record).collect())
+    let mut records: Vec<Record> = rows.iter().zip(&samples).map(record).collect();
+    records.push(short_writes(&streams, effort, &scope)?);
+    Ok(records)
 }

@@ -66,8 +66,15 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     ];
     let mut records = Vec::new();
     for (what, case, scope, first, bar) in growing {
-        let sizes = (0..=DOUBLINGS).map(|k| first << k);
-        let points = sizes.map(|n| Ok((n as f64, count(case, n)?))).collect::<Res<Vec<_>>>()?;
+        // What is counted does not depend on what else runs.
+        let points = std::thread::scope(|scope| {
+            let sizes = (0..=DOUBLINGS).map(|k| first << k);
+            let counted = sizes.map(|n| (n, scope.spawn(move || count(case, n)))).collect::<Vec<_>>();
+            let point = |(n, it): (usize, std::thread::ScopedJoinHandle<'_, Res<f64>>)| {
+                Ok((n as f64, it.join().map_err(|_| "a count has failed")??))
+            };
+            counted.into_iter().map(point).collect::<Res<Vec<_>>>()
+        })?;
         let [(least, at_least), .., (most, at_most)] = points.as_slice() else {
             return Err("too few".into());
         };

@@ -13,6 +13,7 @@ use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS, ring_pages};
 
 use super::fabric::Fabric;
 use super::guests::{Guest, Mr, Net, Options, PAGE, TestCq, TestQp, all_access, connect, request, sge, to};
+use crate::record::Samples;
 
 /// Requests that a send queue of these guests holds.
 pub const RING: usize = 64;
