@@ -4,6 +4,7 @@ use masq_driver::{Event, EventSink, VnicId};
 use masq_types::Rkey;
 use vrdma_abi::ring::{CQE_GRH, CQE_IPV4, CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 
+use super::spares::Spares;
 use crate::cqs::CqTable;
 use crate::keys::{KeyTable, Need, SgeSpans};
 use crate::limits;
@@ -32,6 +33,8 @@ pub struct QpEnv<'a> {
     pub(super) early_bytes: usize,
     /// Where its packets ask for leave.
     pub(super) gate: Gate<'a>,
+    /// Requests for their buffers.
+    pub(super) spares: &'a mut Spares,
 }
 
 /// Where a received datagram comes from.
@@ -160,6 +163,14 @@ impl Env for QpEnv<'_> {
             self.io.broken = true;
             false
         })
+    }
+
+    fn lend(&mut self) -> SendWork {
+        self.spares.lend()
+    }
+
+    fn give_back(&mut self, work: SendWork) {
+        self.spares.give_back(work);
     }
 
     fn may_hold(&self, buffers: usize) -> bool {

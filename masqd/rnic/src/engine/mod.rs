@@ -20,6 +20,7 @@ mod poller;
 mod run;
 mod schedule;
 mod share;
+mod spares;
 mod world;
 
 use std::net::{IpAddr, SocketAddr};

@@ -10,6 +10,7 @@ use slab::Slab;
 
 use super::env::QpEnv;
 use super::schedule::Schedule;
+use super::spares::Spares;
 use crate::datagram::Losses;
 use crate::qp::{Qp, QpIo, QpKey, QpTable};
 use crate::shaping::Gate;
@@ -41,6 +42,8 @@ pub struct World {
     pub counters: Counters,
     /// Datagrams that were lost.
     pub losses: Losses,
+    /// Requests that are done, for their buffers.
+    pub spares: Spares,
     /// Nothing gets leave to be sent: what needs none is done for those whose turn it is not.
     pub gate_closed: bool,
     /// The present moment.
@@ -60,6 +63,7 @@ impl World {
             sink,
             counters: Counters::default(),
             losses: Losses::default(),
+            spares: Spares::default(),
             gate_closed: false,
             now: Time::ZERO,
         }
@@ -118,6 +122,7 @@ impl World {
             held_by_others,
             early_bytes: vnic.early_bytes,
             gate,
+            spares: &mut self.spares,
         };
         let result = call(core, &mut env);
         let (sink, id) = (&*self.sink, vnic.id);

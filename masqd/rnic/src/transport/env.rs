@@ -27,6 +27,14 @@ pub trait Env {
     /// [`SendWork::defect`]; it fails when its turn comes.
     fn next_send(&mut self, work: &mut SendWork) -> bool;
 
+    /// A request to fill. It may have the buffers of one that was [given back](Self::give_back).
+    fn lend(&mut self) -> SendWork {
+        SendWork::default()
+    }
+
+    /// Takes a request that is done, whose buffers may serve another.
+    fn give_back(&mut self, _work: SendWork) {}
+
     /// Whether a queue pair that keeps the memory of `buffers` send requests may keep that of one more. Without, it goes on
     /// when one of its requests is done; it is not asked for the first.
     fn may_hold(&self, _buffers: usize) -> bool {

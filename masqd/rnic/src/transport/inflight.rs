@@ -18,8 +18,6 @@ use super::request::{Failure, Request};
 #[derive(Debug, Default)]
 pub(super) struct Inflight {
     requests: VecDeque<Request>,
-    /// Requests that are done, for their buffers.
-    spare: Vec<SendWork>,
     /// Oldest PSN that is not acknowledged.
     una: Psn,
     /// Next PSN to send.
@@ -33,12 +31,12 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
-    /// Spare requests that an idle queue pair keeps.
-    const IDLE_SPARES: usize = 4;
+    /// Requests for which an idle queue pair keeps room.
+    const IDLE_ROOM: usize = 4;
 
     /// Forgets everything and begins at `psn`.
     pub(super) fn start(&mut self, psn: Psn) {
-        self.recycle_all();
+        self.requests.clear();
         (self.una, self.next, self.high, self.end, self.cursor) = (psn, psn, psn, psn, 0);
     }
 
@@ -107,34 +105,10 @@ impl Inflight {
         self.requests.len()
     }
 
-    /// Requests whose memory is kept: those that are held, and the spare ones.
-    pub(super) fn buffers(&self) -> usize {
-        self.requests.len() + self.spare.len()
-    }
-
-    /// Whether another request can be held without more memory.
-    pub(super) fn has_spare(&self) -> bool {
-        !self.spare.is_empty()
-    }
-
-    /// An empty request with the buffers of an earlier one.
-    pub(super) fn spare(&mut self) -> SendWork {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Keeps the buffers of a request that is done, as long as there are not many more of them than requests.
-    pub(super) fn recycle(&mut self, work: SendWork) {
-        if self.spare.len() < self.requests.len() + Self::IDLE_SPARES {
-            self.spare.push(work);
-        }
-    }
-
     /// Nothing more is posted for the moment: if nothing is held either, lets go of almost all memory.
     pub(super) fn rest(&mut self) {
-        if self.requests.is_empty() && self.buffers() > Self::IDLE_SPARES {
-            self.spare.truncate(Self::IDLE_SPARES);
-            self.spare.shrink_to_fit();
-            self.requests.shrink_to(Self::IDLE_SPARES);
+        if self.requests.is_empty() && self.requests.capacity() > Self::IDLE_ROOM {
+            self.requests.shrink_to(Self::IDLE_ROOM);
         }
     }
 
@@ -206,13 +180,6 @@ impl Inflight {
         self.cursor = self.cursor.saturating_sub(1);
         Some(request)
     }
-
-    fn recycle_all(&mut self) {
-        while let Some(request) = self.requests.pop_front() {
-            self.recycle(request.work);
-        }
-        self.cursor = 0;
-    }
 }
 
 #[cfg(test)]
@@ -223,8 +190,7 @@ mod tests {
         let mut q = Inflight::default();
         q.start(Psn::new(0xff_fffe));
         for &n in packets {
-            let work = q.spare();
-            q.push(work, n, n, None);
+            q.push(SendWork::default(), n, n, None);
         }
         q
     }
@@ -267,38 +233,15 @@ mod tests {
         assert!(!q.has_begun());
     }
 
-    #[test]
-    fn buffers_are_used_again() {
-        let mut q = inflight(&[]);
-        let mut work = q.spare();
-        work.sges.reserve(30);
-        q.push(work, 1, 0, None);
-        q.start(Psn::new(7));
-        assert!(q.spare().sges.capacity() >= 30);
-        assert_eq!((q.requests.len(), q.una()), (0, Psn::new(7)));
-    }
-
-    /// Never more buffers than requests were held at once, and almost none when idle.
+    /// What is held stays, and almost nothing when idle.
     #[test]
     fn memory_follows_what_is_held() {
         let mut q = inflight(&[1; 1000]);
-        assert_eq!((q.len(), q.buffers()), (1000, 1000));
-        for _ in 0..1000 {
-            q.advance(1);
-        }
-        while let Some(request) = q.pop() {
-            q.recycle(request.work);
-            assert!(q.buffers() <= 1000 && q.spare.len() <= 504, "{} and {}", q.len(), q.spare.len());
-        }
-        for _ in 0..100 {
-            let work = q.spare();
-            q.push(work, 1, 1, None);
-            assert!(q.buffers() <= 504);
-        }
         q.rest();
-        assert_eq!(q.len(), 100, "what is held stays");
-        q.start(Psn::new(0));
+        assert_eq!(q.len(), 1000);
+        (0..1000).for_each(|_| q.advance(1));
+        while q.pop().is_some() {}
         q.rest();
-        assert!(q.buffers() <= 4 && q.requests.capacity() < 16 && q.spare.capacity() < 16);
+        assert!(q.requests.capacity() < 16);
     }
 }

@@ -239,8 +239,8 @@ impl QpCore {
         &mut self.counters
     }
 
-    /// Send requests whose memory the queue pair keeps: those that it has taken out of the ring and that are not done, and
-    /// some to use again. At most the smaller of `window_packets` and `max_requests`, each about a KiB, and four when idle.
+    /// Send requests whose memory the queue pair keeps: those that it has taken out of the ring and that are not done.
+    /// At most the smaller of `window_packets` and `max_requests`, each about a KiB.
     pub fn buffers(&self) -> usize {
         self.requester.buffers()
     }

@@ -95,9 +95,9 @@ impl Requester {
         self.inflight.has_begun()
     }
 
-    /// Requests whose memory is kept.
+    /// Requests that are held.
     pub(super) fn buffers(&self) -> usize {
-        self.inflight.buffers()
+        self.inflight.len()
     }
 
     /// How long the peer's answers take.
@@ -152,13 +152,13 @@ impl Requester {
         let q = &self.inflight;
         let has_room = q.held() < window && q.len() < most && !q.is_closed();
         // Who holds something will be here again when that is done.
-        let may_hold = q.len() == 0 || q.has_spare() || env.may_hold(q.buffers());
+        let may_hold = q.len() == 0 || env.may_hold(q.len());
         if !(self.ring_has_work && has_room && may_hold) {
             return false;
         }
-        let mut work = self.inflight.spare();
+        let mut work = env.lend();
         if !env.next_send(&mut work) {
-            self.inflight.recycle(work);
+            env.give_back(work);
             self.inflight.rest();
             self.ring_has_work = false;
             return false;
@@ -597,7 +597,7 @@ impl Requester {
         if request.work.signalled || link.config.signal_all {
             env.complete(&request.work.completion(Status::Success, Cause::None, request.len));
         }
-        self.inflight.recycle(request.work);
+        env.give_back(request.work);
     }
 
     /// The first request fails, and with it the queue pair.
@@ -611,7 +611,7 @@ impl Requester {
         if let Some(request) = self.inflight.pop() {
             counters.req_cqe_error += 1;
             env.complete(&request.work.completion(status, cause, 0));
-            self.inflight.recycle(request.work);
+            env.give_back(request.work);
         }
         Err(Broken { fault: None, reason: "a send request failed" })
     }
@@ -620,7 +620,7 @@ impl Requester {
     pub(super) fn flush<E: Env>(&mut self, env: &mut E, counters: &mut Counters) {
         while let Some(request) = self.inflight.pop() {
             flush_send(env, counters, &request.work);
-            self.inflight.recycle(request.work);
+            env.give_back(request.work);
         }
         self.inflight.start(self.inflight.high());
         self.inflight.rest();
