@@ -53,4 +53,4 @@ pub use config::RnicConfig;
 pub use engine::{Engine, Waker};
 pub use memory::{Guard, GuardError, page_bytes};
 pub use rnic::{Rnic, THREAD_NAME};
-pub use udp::{Arrival, Datagrams, FaultInjection, Network, Train, UdpSockets};
+pub use udp::{Arrival, Datagrams, FaultInjection, Network, SharedAddresses, Train, UdpSockets};

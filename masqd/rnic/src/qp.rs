@@ -12,7 +12,7 @@ use crate::cqs::CqKey;
 use crate::datagram::DatagramQp;
 use crate::engine::RemoteQp;
 use crate::keys::Accessor;
-use crate::local::Initiator;
+use crate::local::{Initiator, Ticket};
 use crate::ring::{RecvRing, SendRing};
 use crate::shaping::Short;
 use crate::srqs::SrqKey;
@@ -44,6 +44,8 @@ pub struct Qp {
     pub path: Path,
     /// What it is doing towards a local peer.
     pub initiator: Initiator,
+    /// What it has asked of the engine that has its local peer.
+    pub asked: Option<Ticket>,
     /// What it has besides, when it sends and receives datagrams.
     pub datagram: Option<DatagramQp>,
     /// Its context, for its doorbell.
@@ -249,6 +251,11 @@ impl<T> Default for QpTable<T> {
 }
 
 impl<T> QpTable<T> {
+    /// A table whose keys no other has that was made with another `number`.
+    pub fn numbered(number: u8) -> Self {
+        Self { next_generation: u64::from(number) << 56, ..Self::default() }
+    }
+
     /// Adds a queue pair, which learns its own key.
     pub fn insert(&mut self, make: impl FnOnce(QpKey) -> T) -> QpKey {
         let generation = self.next_generation;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use masq_driver::{CtxHandle, DriverError, Gpa, QpHandle, VnicCounters, VnicId};
 use masq_types::Vni;
@@ -36,8 +37,8 @@ pub struct Vnic {
     pub epoch: u64,
     /// Its underlay addresses.
     pub addresses: Vec<(IpAddr, LocalId)>,
-    /// Its memory.
-    pub memory: GuestMemory,
+    /// Its memory; another engine that copies for one of its queue pairs keeps it as well.
+    pub memory: Arc<GuestMemory>,
     /// Where the guest looks whether to ring.
     pub status_page: Option<Gpa>,
     /// Its virtqueues that belong to the RNIC, by index.
@@ -64,6 +65,8 @@ pub struct Vnic {
     pub traffic: VnicCounters,
     /// What its queue pairs have counted that are gone.
     pub counters: Counters,
+    /// Its queue pairs that have asked another engine for something.
+    pub asked: Vec<QpKey>,
     /// Send requests whose memory its queue pairs keep.
     pub held_requests: usize,
     /// Bytes of packets that came before their turn that its queue pairs keep.
@@ -115,7 +118,7 @@ impl Vnic {
             vni,
             epoch,
             addresses,
-            memory: GuestMemory::default(),
+            memory: Arc::default(),
             status_page: None,
             queues: FxHashMap::default(),
             comp_queues: CompQueues::default(),
@@ -129,6 +132,7 @@ impl Vnic {
             shaping: Shaping::default(),
             traffic: VnicCounters::default(),
             counters: Counters::default(),
+            asked: Vec::new(),
             held_requests: 0,
             early_bytes: 0,
             ready: VecDeque::new(),
@@ -136,6 +140,17 @@ impl Vnic {
             scheduled: false,
             interrupted: false,
         }
+    }
+
+    /// It and its queue pairs have other keys.
+    pub fn rename_qps(&mut self, vnic_key: usize, keys: &FxHashMap<QpKey, QpKey>) {
+        let renamed = |key: &QpKey| keys.get(key).copied();
+        self.qps.values_mut().for_each(|k| *k = renamed(k).unwrap_or(*k));
+        for slot in self.contexts.values_mut().flat_map(|c| &mut c.slots) {
+            slot.qps.iter_mut().for_each(|k| *k = k.and_then(|k| renamed(&k)));
+        }
+        self.keys.rename_qps(keys);
+        self.datagrams.rename_qps(vnic_key, keys);
     }
 
     /// Tells the guest whether to ring.
@@ -274,7 +289,7 @@ mod tests {
     /// A guest with a context whose 200 queue pairs are in slot 0.
     fn context() -> (Vnic, Vec<QpKey>) {
         let mut vnic = Vnic::new(VnicId(1), Vni::new(1).unwrap(), 1, Vec::new());
-        vnic.memory = guest_memory(&[(0, 0x10_000)]);
+        vnic.memory = Arc::new(guest_memory(&[(0, 0x10_000)]));
         let mut context = Context::new(CTX, &pages(), &vnic.memory).unwrap();
         let keys: Vec<QpKey> = (0..200).map(QpKey::for_test).collect();
         for (i, key) in keys.iter().enumerate() {
@@ -324,7 +339,7 @@ mod tests {
     #[test]
     fn a_scan_is_bounded_and_the_next_goes_on() {
         let (mut vnic, _) = context();
-        vnic.memory = guest_memory(&[(0, 0x20_000)]);
+        vnic.memory = Arc::new(guest_memory(&[(0, 0x20_000)]));
         let honest = QpKey::for_test(999);
         for i in 0..20u32 {
             let page = Gpa(0x8000 + u64::from(i) * 0x1000);
@@ -353,7 +368,7 @@ mod tests {
     #[test]
     fn a_context_with_more_marks_than_a_scan_sees_hides_no_other() {
         let (mut vnic, _) = context();
-        vnic.memory = guest_memory(&[(0, 0x20_000)]);
+        vnic.memory = Arc::new(guest_memory(&[(0, 0x20_000)]));
         let flooded: Vec<Gpa> = (8..16).map(|p| Gpa(p * 0x1000)).collect();
         let mut hostile = Context::new(CtxHandle(0), &flooded, &vnic.memory).unwrap();
         for i in 0..5 * QPS_PER_SLOT as usize {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use masq_driver::PeerName;
-use masq_types::{Gid, WireQpn};
+use masq_types::{Gid, Vni, WireQpn};
 use masq_wire::{ImmDt, Parsed, Transport};
 
 use super::gids::{meant, meant_by_stranger};
@@ -103,6 +103,23 @@ pub fn handle_packet(world: &mut World, at: LocalId, source: SocketAddr, packet:
     };
     // Bytes that are here are never out of reach.
     let _ = arrive(world, &incoming, Payload::Bytes(packet.payload));
+}
+
+/// A datagram of a queue pair of this RNIC, which another engine has, and of this network.
+pub fn arrive_from(world: &mut World, incoming: &Incoming, vni: Vni, payload: &[u8]) {
+    if is_foreign(world, incoming, vni) {
+        world.losses.count(Loss::RxUnknownPeer);
+        return;
+    }
+    // Bytes that are here are never out of reach.
+    let _ = arrive(world, incoming, Payload::Bytes(payload));
+}
+
+/// Whether the receiver is in another network than the sender. The peer tables say the same; nothing crosses from one network to another, whatever
+/// they say.
+pub(super) fn is_foreign(world: &World, incoming: &Incoming, vni: Vni) -> bool {
+    let receiver = world.wire.get(&(incoming.at, incoming.dest_qpn)).and_then(|key| world.qps.get(*key));
+    receiver.is_some_and(|qp| world.vnics.get(qp.io.vnic).is_none_or(|v| v.vni != vni))
 }
 
 /// A datagram has come: it is received, waits, or is lost. Fails only when its payload is out of reach, which is its sender's fault.

@@ -40,6 +40,8 @@ losses! {
     RxQkeyViolation = "ud_rx_qkey_violations",
     /// No receive was posted.
     RxNoReceive = "ud_rx_no_receive",
+    /// The engine that has the receiver takes no more for the moment.
+    RxEngineFull = "ud_rx_engine_full",
     /// It does not fit the receive that it came to.
     RxTooLong = "ud_rx_too_long",
 }

@@ -42,8 +42,8 @@ use std::net::IpAddr;
 
 use masq_driver::{Event, Peer, PeerId, PeerName, QpChange, QpState, QpType};
 use masq_types::{Gid, Psn, WireQpn};
+use rustc_hash::FxHashMap;
 
-use self::arrival::Incoming;
 use self::gids::Gids;
 use self::names::{Names, Unknown};
 use self::parking::Parking;
@@ -56,7 +56,7 @@ use crate::qp::QpKey;
 use crate::transport::Time;
 use crate::udp::{Edge, LocalId, TxBatch};
 
-pub use arrival::{Payload, handle_packet};
+pub use arrival::{Incoming, Payload, arrive_from, handle_packet};
 pub use counters::{Loss, Losses};
 pub use send::{Step, step};
 
@@ -221,6 +221,26 @@ impl Datagrams {
     /// Drops what a queue pair has still to send.
     pub fn forget_qp(&mut self, key: QpKey) {
         self.parking.retain(|waiting| !matches!(waiting, Waiting::Out(outgoing, _) if outgoing.from == key));
+    }
+
+    /// When the timer that is queued for what waits goes off.
+    pub fn timer(&self) -> Option<Time> {
+        self.timer
+    }
+
+    /// Calls `each` with the source ports that are open.
+    pub fn for_each_port(&self, each: impl FnMut(LocalId, u16)) {
+        self.ports.for_each(each);
+    }
+
+    /// The vNIC and its queue pairs have other keys.
+    pub fn rename_qps(&mut self, vnic_key: usize, keys: &FxHashMap<QpKey, QpKey>) {
+        self.stalled = self.stalled.iter().filter_map(|k| keys.get(k).copied()).collect();
+        for waiting in self.parking.iter_mut() {
+            if let Waiting::Out(outgoing, _) = waiting {
+                outgoing.rename(vnic_key, keys);
+            }
+        }
     }
 
     /// The vNIC goes.

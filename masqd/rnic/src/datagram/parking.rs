@@ -71,6 +71,11 @@ impl<T> Parking<T> {
         self.waiting.retain(|p| keep(&p.datagram));
     }
 
+    /// All that waits.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.waiting.iter_mut().map(|p| &mut p.datagram)
+    }
+
     /// When [`Parking::expire`] has something to drop.
     pub fn deadline(&self) -> Option<Time> {
         self.waiting.front().map(|p| p.until)

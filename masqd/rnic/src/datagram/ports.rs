@@ -46,6 +46,11 @@ impl Ports {
         Some(Port { number: used, is_new: true })
     }
 
+    /// Calls `each` with what is open.
+    pub fn for_each(&self, mut each: impl FnMut(LocalId, u16)) {
+        self.0.iter().filter(|o| o.used == o.wanted).for_each(|o| each(o.local, o.wanted));
+    }
+
     /// Closes all.
     pub fn close(&mut self, edge: &mut Edge) {
         self.0.drain(..).for_each(|open| open.close(edge));
@@ -69,7 +74,7 @@ mod tests {
     fn the_oldest_gives_way() {
         let address = std::net::IpAddr::from([127, 0, 201, 9]);
         let (mut edge, mut tx, mut ports) = (Edge::default(), TxBatch::default(), Ports::default());
-        let local = edge.attach(address).unwrap();
+        let local = edge.attach(address).unwrap().local;
         let is_free = |port| std::net::UdpSocket::bind((address, port)).is_ok();
         let count = MAX_PORTS as u16;
         for port in 0xc000..0xc000 + count {

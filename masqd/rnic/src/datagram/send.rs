@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use masq_driver::{PeerName, QpState};
-use masq_types::{Gid, WireQpn};
+use masq_types::{Gid, Vni, WireQpn};
 use masq_wire::{DethRepr, Extension, ICRC_BYTES, ImmDt, Opcode, PacketRepr};
+use rustc_hash::FxHashMap;
 use vrdma_abi::ring::QKEY_OF_QP;
 
 use super::arrival::{self, Incoming, Payload};
@@ -189,6 +190,12 @@ fn judge(world: &mut World, key: QpKey) -> Result<Outgoing, Failure> {
 }
 
 impl Outgoing {
+    /// The vNIC and its queue pairs have other keys.
+    pub fn rename(&mut self, vnic_key: usize, keys: &FxHashMap<QpKey, QpKey>) {
+        self.vnic = vnic_key;
+        self.from = keys.get(&self.from).copied().unwrap_or(self.from);
+    }
+
     /// Its headers, PSN aside.
     fn headers(&self, dest_qpn: WireQpn) -> PacketRepr {
         let deth = DethRepr { qkey: self.qkey, src_qp: self.src_qpn };
@@ -262,13 +269,6 @@ fn carry_local(
     there: LocalId,
     payload: Payload<'_>,
 ) -> Result<(), MemoryFault> {
-    let vni = |vnic: usize| world.vnics.get(vnic).map(|v| v.vni);
-    let receiver = world.wire.get(&(there, way.dest_qpn)).and_then(|key| world.qps.get(*key));
-    // The peer tables say the same; nothing crosses from one network to another, whatever they say.
-    if receiver.is_some_and(|qp| vni(qp.io.vnic) != vni(outgoing.vnic)) {
-        world.losses.count(Loss::RxUnknownPeer);
-        return Ok(());
-    }
     let incoming = Incoming {
         at: there,
         source: way.local_address,
@@ -280,7 +280,37 @@ fn carry_local(
         solicited: outgoing.solicited,
         len: outgoing.len,
     };
+    let Some(vni) = world.vnics.get(outgoing.vnic).map(|v| v.vni) else { return Ok(()) };
+    if let Some(engine) = world.engine_of(&(there, way.dest_qpn)) {
+        return carry_away(world, engine, &incoming, vni, payload);
+    }
+    if arrival::is_foreign(world, &incoming, vni) {
+        world.losses.count(Loss::RxUnknownPeer);
+        return Ok(());
+    }
     arrival::arrive(world, &incoming, payload)
+}
+
+/// To a queue pair that another engine has.
+fn carry_away(
+    world: &mut World,
+    engine: usize,
+    incoming: &Incoming,
+    vni: Vni,
+    payload: Payload<'_>,
+) -> Result<(), MemoryFault> {
+    let Some(mut bytes) = world.fabric.as_mut().and_then(|f| f.open_datagram(engine)) else {
+        world.losses.count(Loss::RxEngineFull);
+        return Ok(());
+    };
+    let gathered = payload.append_to(world, incoming.len, &mut bytes);
+    if let Some(fabric) = &mut world.fabric {
+        match gathered {
+            Ok(()) => fabric.send_datagram(engine, bytes, *incoming, vni),
+            Err(_) => fabric.discard_datagram(engine, bytes),
+        }
+    }
+    gathered
 }
 
 /// To another RNIC.

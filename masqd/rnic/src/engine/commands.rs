@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use masq_driver::{
     Command, Connection, CtxHandle, DriverError, Gpa, Limits, MemoryRegion, ObjectCounts, QpChange, QpFault,
@@ -11,13 +12,15 @@ use masq_driver::{
 use masq_types::{Lkey, Rkey, Vni};
 
 use super::create_qp::QueueUses;
+use super::fabric::Note;
 use super::{Engine, Token};
 use crate::limits;
-use crate::local::Initiator;
+use crate::local::{self, Initiator};
 use crate::memory::GuestMemory;
 use crate::qp::{LocalPath, Path, QpKey, RecvSource};
 use crate::shaping::set_rate;
 use crate::transport::Time;
+use crate::udp::Attached;
 use crate::virtqueue::EventQueue;
 use crate::vnic::{Context, Queue, Vnic};
 
@@ -25,6 +28,8 @@ impl Engine {
     /// Carries out one command at `now`. It has taken effect when this returns.
     pub fn execute(&mut self, now: Time, command: Command) -> Result<Reply, DriverError> {
         self.world.now = now;
+        self.read_notes();
+        self.settle(&command);
         let done = |()| Reply::Done;
         let reply = match command {
             Command::AttachVnic { vnic, vni, epoch, addresses } => {
@@ -113,7 +118,25 @@ impl Engine {
             Command::Counters => Ok(Reply::Counters(self.counters())),
         };
         self.world.settle_queues();
+        self.world.flush_fabric();
         reply
+    }
+
+    /// Before a command that ends a use of guest memory: no other engine works on it.
+    fn settle(&mut self, command: &Command) {
+        let vnic = match command {
+            Command::DetachVnic { vnic }
+            | Command::SetMemory { vnic, .. }
+            | Command::ReregMr { vnic, .. }
+            | Command::DestroyMr { vnic, .. }
+            | Command::ModifyQp { vnic, .. }
+            | Command::DestroyQp { vnic, .. }
+            | Command::RevokeQp { vnic, .. } => *vnic,
+            _ => return,
+        };
+        if let Ok(key) = self.world.vnic_key(vnic) {
+            local::settle(&mut self.world, key);
+        }
     }
 
     fn attach_vnic(
@@ -144,20 +167,20 @@ impl Engine {
         Ok(())
     }
 
-    fn attach_address(&mut self, address: IpAddr) -> Result<crate::udp::LocalId, DriverError> {
-        let known = self.edge.find(address).is_some();
-        let id = self.edge.attach(address)?;
-        if !known && let Some(fd) = self.edge.receiving(id) {
-            self.poller
-                .add(fd, Token::Receive(id))
-                .map_err(|source| DriverError::Os { what: format!("cannot wait for {address}"), source })?;
+    pub(super) fn attach_address(&mut self, address: IpAddr) -> Result<crate::udp::LocalId, DriverError> {
+        let Attached { local, is_new } = self.edge.attach(address)?;
+        if is_new {
+            if let Some(fd) = self.edge.receiving(local)
+                && let Err(source) = self.poller.add(fd, Token::Receive(local))
+            {
+                self.detach_address(local);
+                return Err(DriverError::Os { what: format!("cannot wait for {address}"), source });
+            }
+            if let Some(fabric) = &mut self.world.fabric {
+                fabric.note_all(|| Note::Address(address, local));
+            }
         }
-        Ok(id)
-    }
-
-    fn detach_address(&mut self, id: crate::udp::LocalId) {
-        // Closing a socket that nobody else holds takes it out of the poller.
-        self.edge.detach(id);
+        Ok(local)
     }
 
     fn detach_vnic(&mut self, id: VnicId) -> Result<(), DriverError> {
@@ -185,7 +208,7 @@ impl Engine {
     fn set_memory(&mut self, id: VnicId, regions: Vec<MemoryRegion>) -> Result<(), DriverError> {
         let asleep = self.asleep;
         let vnic = self.world.vnic_mut(id)?;
-        vnic.memory = GuestMemory::map(regions)?;
+        vnic.memory = Arc::new(GuestMemory::map(regions)?);
         vnic.set_need_kick(asleep);
         Ok(())
     }
@@ -355,7 +378,7 @@ impl Engine {
         let Some((_, local)) = own.copied() else {
             return Err(DriverError::Invalid(format!("{} is no address of the vNIC", connection.local)));
         };
-        if self.world.wire.get(&(local, wire_qpn)).is_some_and(|other| *other != key) {
+        if self.world.is_taken(&(local, wire_qpn), key) {
             let what =
                 format!("a connected queue pair with the wire number {wire_qpn} at {}", connection.local);
             return Err(DriverError::Exists(what));
@@ -377,47 +400,39 @@ impl Engine {
     /// Puts a connection in place of the old one.
     fn connect(&mut self, key: QpKey, path: Path) {
         self.disconnect(key);
-        let Some(qp) = self.world.qps.get_mut(key) else { return };
-        let wire_qpn = qp.io.wire_qpn;
-        if let Some(local) = path.local() {
-            self.world.wire.insert((local, wire_qpn), key);
-        }
+        let Some(wire_qpn) = self.world.qps.get(key).map(|q| q.io.wire_qpn) else { return };
         let peer = match &path {
-            Path::Local(p) => self.world.wire.get(&(p.remote, p.remote_qpn)).copied(),
+            Path::Local(p) => Some((p.remote, p.remote_qpn)),
             _ => None,
         };
+        if let Some(local) = path.local() {
+            self.world.wire_up(local, wire_qpn, key, peer);
+        }
+        let peer = peer.and_then(|peer| self.world.wire.get(&peer)).copied();
         if let Some(remote) = path.remote_qp() {
             let all = self.world.remotes.entry(remote).or_default();
             if !all.is_empty() {
                 let (_, address, qpn) = remote;
-                tracing::debug!(%address, %qpn, handle = qp.io.handle.0, "the peer is connected to another queue pair");
+                tracing::debug!(%address, %qpn, "the peer is connected to another queue pair");
             }
             all.push(key);
         }
-        qp.path = path;
+        if let Some(qp) = self.world.qps.get_mut(key) {
+            qp.path = path;
+        }
         // A local peer may have been trying in vain.
         if let Some(peer) = peer {
-            if let Some(qp) = self.world.qps.get_mut(peer) {
-                qp.initiator.nudge();
-            }
-            self.world.schedule(peer);
+            self.world.nudge(peer);
         }
     }
 
     fn disconnect(&mut self, key: QpKey) {
         self.silence_datagrams(key);
+        self.forget_remote(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };
-        let path = std::mem::take(&mut qp.path);
+        let (path, wire_qpn) = (std::mem::take(&mut qp.path), qp.io.wire_qpn);
         if let Some(local) = path.local() {
-            self.world.wire.remove(&(local, qp.io.wire_qpn));
-        }
-        if let Some(remote) = path.remote_qp()
-            && let Some(all) = self.world.remotes.get_mut(&remote)
-        {
-            all.retain(|k| *k != key);
-            if all.is_empty() {
-                self.world.remotes.remove(&remote);
-            }
+            self.world.unwire(local, wire_qpn);
         }
         if let Path::Remote { route, .. } = path {
             self.edge.close_route(&route);
@@ -564,6 +579,7 @@ impl Engine {
             ("rx_malformed", inbound.rx_malformed),
             ("rx_no_qp", inbound.rx_no_qp),
             ("rx_wrong_peer", inbound.rx_wrong_peer),
+            ("rx_engine_full", inbound.rx_engine_full),
             ("tx_lost_trains", self.edge.lost_trains()),
         ]);
         named

@@ -102,6 +102,7 @@ impl Engine {
                 io,
                 path: Path::None,
                 initiator: Initiator::default(),
+                asked: None,
                 datagram: DatagramQp::new(init.qp_type),
                 ctx: init.ctx,
                 doorbell: doorbell.unwrap_or_default(),

@@ -75,7 +75,7 @@ impl Engine {
         let wire_qpn = qp.io.wire_qpn;
         let vnic = self.world.vnics.get(qp.io.vnic);
         let addresses = vnic.into_iter().flat_map(|v| datagram::addresses_with(&v.addresses, wire_qpn));
-        let other = |local| self.world.wire.get(&(local, wire_qpn)).is_some_and(|other| *other != key);
+        let other = |local| self.world.is_taken(&(local, wire_qpn), key);
         match addresses.into_iter().find(|(_, local)| other(*local)) {
             Some((address, _)) => {
                 let what = format!("a connected queue pair with the wire number {wire_qpn} at {address}");
@@ -90,9 +90,12 @@ impl Engine {
         let world = &mut self.world;
         let Some(qp) = world.qps.get_mut(key) else { return };
         let (Some(receiver), Some(vnic)) = (&mut qp.datagram, world.vnics.get(qp.io.vnic)) else { return };
-        let addresses = datagram::addresses_with(&vnic.addresses, qp.io.wire_qpn);
+        let qpn = qp.io.wire_qpn;
+        let addresses = datagram::addresses_with(&vnic.addresses, qpn);
         receiver.listening = addresses.iter().map(|(_, local)| *local).collect();
-        world.wire.extend(receiver.listening.iter().map(|local| ((*local, qp.io.wire_qpn), key)));
+        for local in receiver.listening.clone() {
+            world.wire_up(local, qpn, key, None);
+        }
     }
 
     /// A datagram queue pair receives no more, and what it has still to send is dropped.
@@ -100,12 +103,13 @@ impl Engine {
         let world = &mut self.world;
         let Some(qp) = world.qps.get_mut(key) else { return };
         let Some(datagram) = &mut qp.datagram else { return };
-        for local in datagram.listening.drain(..) {
-            world.wire.remove(&(local, qp.io.wire_qpn));
-        }
+        let (listening, qpn) = (std::mem::take(&mut datagram.listening), qp.io.wire_qpn);
         datagram.reset();
         if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
             vnic.datagrams.forget_qp(key);
+        }
+        for local in listening {
+            world.unwire(local, qpn);
         }
     }
 }

@@ -71,7 +71,7 @@ impl Engine {
     }
 
     fn describe_path(&self, path: &Path) -> Option<QpPath> {
-        let ip = |id| self.edge.local_address(id).map(|a| a.ip());
+        let ip = |id| self.edge.find_name(id);
         match path {
             Path::None => None,
             Path::Remote { local, route, remote_qpn } => Some(QpPath {

@@ -14,8 +14,11 @@
 mod commands;
 mod create_qp;
 mod datagrams;
+mod directory;
 mod env;
+mod fabric;
 mod inspect;
+mod moving;
 mod poller;
 mod run;
 mod schedule;
@@ -29,16 +32,20 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use masq_driver::{DriverError, Event, EventSink};
+use masq_types::WireQpn;
 use masq_wire::{Bth, parse};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
+use self::fabric::{Fabric, Label, Packets, Parcel};
 use self::schedule::Schedule;
 use crate::config::RnicConfig;
 use crate::datagram;
-use crate::memory::{GuestMemory, poisonings};
+use crate::local;
+use crate::memory::poisonings;
+use crate::qp::QpTable;
 use crate::transport::{Receipt, Time};
-use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, TxBatch};
+use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, SharedAddresses, TxBatch};
 
 pub use commands::ip_overhead;
 pub use env::Origin;
@@ -92,15 +99,44 @@ struct InboundCounters {
     rx_malformed: u64,
     rx_no_qp: u64,
     rx_wrong_peer: u64,
+    /// The engine that has the queue pair takes no more for the moment.
+    rx_engine_full: u64,
 }
 
 /// While sending is blocked: how soon to try again.
 const TX_RETRY: Duration = Duration::from_micros(200);
+/// Parcels that are taken from one other engine in a turn.
+const PARCELS_PER_TURN: usize = 16;
 /// Batches that are taken from one socket in a turn.
 const RECEIVES_PER_TURN: usize = 2;
 
 impl Engine {
-    /// An engine without guests.
+    /// The engines of one RNIC, at least one, without guests.
+    pub fn group(
+        config: &RnicConfig,
+        sink: &Arc<dyn EventSink>,
+        count: usize,
+    ) -> Result<Vec<Self>, DriverError> {
+        let engines: Result<Vec<_>, _> =
+            (0..count.max(1)).map(|_| Self::new(config.clone(), sink.clone())).collect();
+        let mut engines = engines?;
+        if let [_, _, ..] = engines.as_slice() {
+            let wakers: Vec<Waker> = engines.iter().map(Self::waker).collect();
+            let addresses = Arc::<SharedAddresses>::default();
+            for (engine, fabric) in engines.iter_mut().zip(Fabric::join(&wakers)) {
+                let index = fabric.index;
+                engine.edge = Edge::shared(config.network.clone(), addresses.clone(), index);
+                engine.world.fabric = Some(fabric);
+                // Connections and keys of one engine differ from those of another.
+                engine.world.qps = QpTable::numbered(index as u8);
+                engine.next_incarnation |= (index as u64) << 56;
+                engine.random.set_stream(index as u64);
+            }
+        }
+        Ok(engines)
+    }
+
+    /// An engine without guests, alone in its RNIC.
     pub fn new(config: RnicConfig, sink: Arc<dyn EventSink>) -> Result<Self, DriverError> {
         let os =
             |source| DriverError::Os { what: "cannot create the RNIC's event descriptors".into(), source };
@@ -152,11 +188,53 @@ impl Engine {
         }
         let mut worked = self.poll_descriptors(Duration::ZERO);
         self.refresh_now();
+        worked |= self.hear_others();
         worked |= self.expire();
         worked |= self.scan();
         worked |= self.run_ready();
         self.world.settle_queues();
         self.flush();
+        self.world.flush_fabric();
+        worked
+    }
+
+    /// Deals with what the other engines of the RNIC have sent.
+    fn hear_others(&mut self) -> bool {
+        let Some(fabric) = &mut self.world.fabric else { return false };
+        fabric.admit_requests();
+        let notes = self.read_notes();
+        let parcels = self.unpack_parcels();
+        notes | parcels | local::take_answers(&mut self.world) | local::serve(&mut self.world)
+    }
+
+    /// Takes packets and datagrams that other engines have received for queue pairs of this one.
+    fn unpack_parcels(&mut self) -> bool {
+        let mut worked = false;
+        let Some(others) = self.world.fabric.as_ref().map(Fabric::others) else { return false };
+        for engine in others {
+            for _ in 0..PARCELS_PER_TURN {
+                let next = self.world.fabric.as_mut().and_then(|f| f.next_parcel(engine));
+                let Some(Parcel { bytes, label }) = next else { break };
+                worked = true;
+                match label {
+                    Label::Packets(packets) => {
+                        let Packets { local, source, segment_bytes, first, receipt } = packets;
+                        if let Some(local_address) = self.edge.local_address(local) {
+                            for (place, packet) in bytes.chunks(segment_bytes.max(1)).enumerate() {
+                                let arrived = Arrived { local, source, index: first + place, receipt };
+                                self.inbound.handle_packet(&mut self.world, local_address, arrived, packet);
+                            }
+                        }
+                    }
+                    Label::Datagram(incoming, vni) => {
+                        datagram::arrive_from(&mut self.world, &incoming, vni, &bytes);
+                    }
+                }
+                if let Some(fabric) = &mut self.world.fabric {
+                    fabric.return_buffer(engine, bytes);
+                }
+            }
+        }
         worked
     }
 
@@ -187,8 +265,12 @@ impl Engine {
         if !std::mem::replace(&mut self.asleep, true) {
             self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(true));
         }
+        if let Some(fabric) = &self.world.fabric {
+            fabric.set_asleep(true);
+        }
         fence(Ordering::SeqCst);
-        !self.scan() && self.poisonings == poisonings()
+        let heard = self.read_notes() || self.world.fabric.as_ref().is_some_and(|f| !f.is_idle());
+        !self.scan() && !heard && self.poisonings == poisonings()
     }
 
     /// Waits for a descriptor, a [`Waker`] or `until`. After [`Engine::prepare_sleep`] only.
@@ -201,6 +283,9 @@ impl Engine {
     fn wake_guests(&mut self) {
         if std::mem::replace(&mut self.asleep, false) {
             self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(false));
+            if let Some(fabric) = &self.world.fabric {
+                fabric.set_asleep(false);
+            }
         }
     }
 
@@ -211,7 +296,7 @@ impl Engine {
             return;
         }
         for (_, vnic) in self.world.vnics.iter_mut().filter(|(_, v)| v.memory.is_poisoned()) {
-            vnic.memory = GuestMemory::default();
+            vnic.memory = Arc::default();
             let reason =
                 "a page of the guest's memory cannot be had (an empty pool of huge pages, or broken memory)";
             self.world.sink.event(Event::VnicFatal { vnic: vnic.id, reason: reason.into() });
@@ -313,6 +398,20 @@ impl Engine {
 }
 
 impl Inbound {
+    /// A packet for no queue pair of this engine.
+    fn forward(&mut self, world: &mut World, to: (LocalId, WireQpn), arrived: Arrived, packet: &[u8]) {
+        let engine = world.engine_of(&to);
+        let (Some(engine), Some(fabric)) = (engine, &mut world.fabric) else {
+            self.counters.rx_no_qp += 1;
+            return;
+        };
+        let Arrived { local, source, index, receipt } = arrived;
+        let packets = Packets { local, source, segment_bytes: packet.len(), first: index, receipt };
+        if !fabric.forward(engine, packet, packets) {
+            self.counters.rx_engine_full += 1;
+        }
+    }
+
     /// A packet for some queue pair. The destination and the peer are looked up before the ICRC is computed, which is
     /// the dearest part.
     fn handle_packet(&mut self, world: &mut World, local: SocketAddr, arrived: Arrived, packet: &[u8]) {
@@ -320,9 +419,9 @@ impl Inbound {
             self.counters.rx_malformed += 1;
             return;
         };
-        let Some(key) = world.wire.get(&(arrived.local, bth.dest_qp())).copied() else {
-            self.counters.rx_no_qp += 1;
-            return;
+        let to = (arrived.local, bth.dest_qp());
+        let Some(key) = world.wire.get(&to).copied() else {
+            return self.forward(world, to, arrived, packet);
         };
         let qp = world.qps.get(key);
         let from_peer = qp.and_then(|q| q.path.remote_peer()) == Some(arrived.source.ip());

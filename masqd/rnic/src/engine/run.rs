@@ -93,6 +93,10 @@ impl Engine {
         let state = qp.core.state();
         let local = matches!(qp.path, Path::Local(_));
         let datagrams = qp.datagram.is_some();
+        if matches!(state, QpState::Sqe | QpState::Err) && !self.world.take_back(key) {
+            // What another engine has begun for it must end before anything is flushed; the answer brings the next turn.
+            return Ran::default();
+        }
         let mut ran = match state {
             QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
             QpState::Rts | QpState::Sqd if datagrams => self.run_datagrams(key),

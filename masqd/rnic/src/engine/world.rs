@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::env::QpEnv;
+use super::fabric::Fabric;
 use super::schedule::Schedule;
 use super::spares::Spares;
 use crate::datagram::Losses;
@@ -31,6 +32,10 @@ pub struct World {
     pub qps: QpTable,
     /// Connected queue pairs by local address and wire number.
     pub wire: FxHashMap<(LocalId, WireQpn), QpKey>,
+    /// Which other engine has the queue pair with a local address and wire number.
+    pub away: FxHashMap<(LocalId, WireQpn), usize>,
+    /// The way to the other engines of this RNIC, if it has several.
+    pub fabric: Option<Fabric>,
     /// Queue pairs by the peer behind the underlay that they are connected to, oldest connection first; where there are
     /// several, those in ERR may be missing.
     pub remotes: FxHashMap<RemoteQp, Vec<QpKey>>,
@@ -58,6 +63,8 @@ impl World {
             vnic_ids: FxHashMap::default(),
             qps: QpTable::default(),
             wire: FxHashMap::default(),
+            away: FxHashMap::default(),
+            fabric: None,
             remotes: FxHashMap::default(),
             schedule: Schedule::default(),
             sink,

@@ -101,6 +101,17 @@ impl KeyTable {
         Ok(key)
     }
 
+    /// Queue pairs have other keys.
+    pub fn rename_qps(&mut self, keys: &FxHashMap<QpKey, QpKey>) {
+        for entry in self.by_name.values_mut() {
+            if let Entry::Window(window) = entry
+                && let Some(binder) = window.binder_mut()
+            {
+                *binder = keys.get(binder).copied().unwrap_or(*binder);
+            }
+        }
+    }
+
     /// Changes a region as a whole or not at all, unless windows are bound to it.
     pub fn rereg_mr(
         &mut self,

@@ -36,6 +36,11 @@ impl Window {
         Self { key, pd, mw_type, binding: None }
     }
 
+    /// The queue pair that has bound it, if it is bound.
+    pub(super) fn binder_mut(&mut self) -> Option<&mut QpKey> {
+        self.binding.as_mut().map(|b| &mut b.qp)
+    }
+
     /// The region that it is bound to.
     pub(super) fn region(&self) -> Option<u32> {
         self.binding.map(|b| b.region)

@@ -1,23 +1,85 @@
 //! What the peer's side does with a message: it asks what its responder would ask, and copies.
 
+use masq_types::Rkey;
+use masq_wire::ImmDt;
+
 use super::finish_receive;
 use crate::engine::World;
 use crate::keys::{Need, SgeSpans};
-use crate::memory::{Span, copy_spans};
+use crate::memory::{Pinned, Span, copy_spans};
 use crate::qp::{Qp, QpKey};
 use crate::transport::{
     AtomicOp, Cause, Completion, Env, Failure, KeyChange, MemoryFault, RemoteAccess, RemoteRange, SendOp,
-    SendWork, Status, WcOpcode, total_bytes,
+    Status, WcOpcode, total_bytes,
 };
 use crate::vnic::Vnic;
 
 /// Bytes of an atomic.
 const ATOMIC_BYTES: u32 = 8;
 
+/// What an initiator asks of its peer's side, as far as that can be said without its memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub op: SendOp,
+    pub remote_addr: u64,
+    pub rkey: Rkey,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub imm: ImmDt,
+    pub inv: Rkey,
+    pub solicited: bool,
+    /// The shared receive queue of an XRC target.
+    pub srqn: u32,
+    /// Bytes of the message.
+    pub len: u32,
+    /// Bytes of it that are done.
+    pub done: u32,
+}
+
+impl Ask {
+    /// What the held request of a queue pair asks, a message of `len` bytes.
+    pub(super) fn of(qp: &Qp, len: u32) -> Self {
+        let work = &qp.io.held_send.work;
+        Self {
+            op: work.op,
+            remote_addr: work.remote_addr,
+            rkey: work.rkey,
+            compare_add: work.compare_add,
+            swap: work.swap,
+            imm: work.imm,
+            inv: work.inv,
+            solicited: work.solicited,
+            srqn: work.srqn,
+            len,
+            done: qp.initiator.done.min(len),
+        }
+    }
+
+    /// The next piece: offset, bytes, and whether it is the last.
+    pub(super) fn piece(&self, room: usize) -> (u32, usize, bool) {
+        let left = (self.len - self.done.min(self.len)) as usize;
+        (self.done, left.min(room), left <= room)
+    }
+}
+
+/// Where the initiator's data come from, or go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Data<'a> {
+    /// The memory that the request names which this queue pair of the same engine holds.
+    Held(QpKey),
+    /// The memory of another engine's queue pair: of the present piece.
+    Pinned(&'a Pinned),
+    /// What that queue pair's request holds itself: of the present piece.
+    Inline(&'a [u8]),
+}
+
 /// What the peer's side says to a request.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     Copied(usize),
     Done(usize),
+    /// An atomic has been executed; the value before.
+    Fetched(u64),
     NotReady,
     Refused(Refusal),
     /// The request's own memory cannot be accessed.
@@ -25,6 +87,7 @@ pub(super) enum Answer {
 }
 
 /// Why the peer refuses, as its responder would.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Refusal {
     /// It is not supported or malformed.
     Invalid(&'static str),
@@ -43,48 +106,32 @@ pub enum Side {
     Target(MemoryFault),
 }
 
-/// Both sides of a connection, to read.
+/// The peer's side of a connection, and the initiator's data, to read.
 struct Pair<'w> {
-    own: &'w Qp,
-    own_vnic: &'w Vnic,
+    near: Near<'w>,
     peer: &'w Qp,
     peer_vnic: &'w Vnic,
 }
 
+/// The initiator's data.
+enum Near<'w> {
+    Held { own: &'w Qp, own_vnic: &'w Vnic },
+    Pinned(&'w Pinned),
+    Inline(&'w [u8]),
+}
+
 impl<'w> Pair<'w> {
-    fn of(world: &'w World, own: QpKey, peer: QpKey) -> Option<Self> {
-        let (own, peer) = (world.qps.get(own)?, world.qps.get(peer)?);
-        Some(Self {
-            own,
-            own_vnic: world.vnics.get(own.io.vnic)?,
-            peer,
-            peer_vnic: world.vnics.get(peer.io.vnic)?,
-        })
-    }
-
-    fn work(&self) -> &'w SendWork {
-        &self.own.io.held_send.work
-    }
-
-    /// The next piece of a message of `len` bytes: offset, bytes, and whether it is the last.
-    fn piece(&self, len: u32, room: usize) -> (u32, usize, bool) {
-        let done = self.own.initiator.done.min(len);
-        let left = (len - done) as usize;
-        (done, left.min(room), left <= room)
-    }
-
-    /// The initiator's memory.
-    fn own_spans(&self, need: Need, offset: u32, bytes: usize) -> SgeSpans<'w> {
-        let (keys, memory) = (&self.own_vnic.keys, &self.own_vnic.memory);
-        SgeSpans::new(
-            keys,
-            memory,
-            self.own.io.accessor,
-            need,
-            &self.work().sges,
-            offset.into(),
-            bytes as u64,
-        )
+    fn of(world: &'w World, data: Data<'w>, peer: QpKey) -> Option<Self> {
+        let near = match data {
+            Data::Held(own) => {
+                let own = world.qps.get(own)?;
+                Near::Held { own, own_vnic: world.vnics.get(own.io.vnic)? }
+            }
+            Data::Pinned(pinned) => Near::Pinned(pinned),
+            Data::Inline(bytes) => Near::Inline(bytes),
+        };
+        let peer = world.qps.get(peer)?;
+        Some(Self { near, peer, peer_vnic: world.vnics.get(peer.io.vnic)? })
     }
 
     /// The memory of the peer's receive.
@@ -106,18 +153,18 @@ impl<'w> Pair<'w> {
     fn named_spans(
         &self,
         need: Need,
-        len: u32,
+        ask: &Ask,
         offset: u32,
         bytes: usize,
     ) -> Result<impl Iterator<Item = Result<Span<'w>, MemoryFault>> + use<'w>, MemoryFault> {
-        let work = self.work();
+        let len = ask.len;
         let (mr, start) = match len {
             // A message of no bytes names no memory, whatever its key (IBTA Vol 1 §9.7.4.1.5).
             0 => return Ok(None.into_iter().flatten()),
             _ => self.peer_vnic.keys.resolve(
                 self.peer.io.accessor,
-                work.rkey.0,
-                work.remote_addr,
+                ask.rkey.0,
+                ask.remote_addr,
                 len.into(),
                 need,
             )?,
@@ -138,22 +185,64 @@ impl<'w> Pair<'w> {
         if bytes == 0 {
             return Ok(());
         }
-        if !self.work().inline {
-            return copy(self.own_spans(Need::LocalRead, offset, bytes), target, bytes, last);
+        match self.near {
+            Near::Held { own, own_vnic } if !own.io.held_send.work.inline => {
+                copy(own_spans(own, own_vnic, Need::LocalRead, offset, bytes), target, bytes, last)
+            }
+            Near::Held { own, .. } => {
+                let from = offset as usize;
+                copy_inline(own.io.held_send.work.inline_data.get(from..from + bytes), target)
+            }
+            Near::Pinned(pinned) => copy(pinned.spans().map(Ok), target, bytes, last),
+            Near::Inline(data) => copy_inline(data.get(..bytes), target),
         }
-        let from = offset as usize;
-        let data = self.work().inline_data.get(from..from + bytes);
-        let mut rest = data.ok_or(Side::Source(MemoryFault::OutOfRange))?;
-        for span in target {
-            let written = span.map_err(Side::Target)?.write_tail_last(rest);
-            rest = rest.get(written..).unwrap_or_default();
+    }
+
+    /// Copies a piece of `source` to the initiator's memory.
+    fn copy_in(
+        &self,
+        source: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
+        offset: u32,
+        bytes: usize,
+        last: bool,
+    ) -> Result<(), Side> {
+        match self.near {
+            Near::Held { own, own_vnic } => {
+                copy(source, own_spans(own, own_vnic, Need::LocalWrite, offset, bytes), bytes, last)
+            }
+            Near::Pinned(pinned) => copy(source, pinned.spans().map(Ok), bytes, last),
+            Near::Inline(_) => Err(Side::Target(MemoryFault::NotPermitted)),
         }
-        if rest.is_empty() { Ok(()) } else { Err(Side::Target(MemoryFault::OutOfRange)) }
     }
 
     fn done_or_copied(bytes: usize, last: bool) -> Answer {
         if last { Answer::Done(bytes) } else { Answer::Copied(bytes) }
     }
+}
+
+/// A piece of the memory that the held request of a queue pair names.
+pub(super) fn own_spans<'w>(
+    own: &'w Qp,
+    own_vnic: &'w Vnic,
+    need: Need,
+    offset: u32,
+    bytes: usize,
+) -> SgeSpans<'w> {
+    let (keys, memory) = (&own_vnic.keys, &own_vnic.memory);
+    let sges = &own.io.held_send.work.sges;
+    SgeSpans::new(keys, memory, own.io.accessor, need, sges, offset.into(), bytes as u64)
+}
+
+fn copy_inline<'w>(
+    data: Option<&[u8]>,
+    target: impl Iterator<Item = Result<Span<'w>, MemoryFault>>,
+) -> Result<(), Side> {
+    let mut rest = data.ok_or(Side::Source(MemoryFault::OutOfRange))?;
+    for span in target {
+        let written = span.map_err(Side::Target)?.write_tail_last(rest);
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    if rest.is_empty() { Ok(()) } else { Err(Side::Target(MemoryFault::OutOfRange)) }
 }
 
 /// Copies all `bytes`; with `last` the last of them becomes visible last.
@@ -178,24 +267,37 @@ fn receive(world: &mut World, peer: QpKey) -> Option<Result<(), Answer>> {
     held?.map(|held| held.map_err(refused))
 }
 
-pub(super) fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
+/// What the peer's side does with the next `room` bytes of a message.
+pub(super) fn respond(world: &mut World, peer: QpKey, ask: &Ask, data: Data<'_>, room: usize) -> Answer {
+    match ask.op {
+        SendOp::Send | SendOp::SendImm | SendOp::SendInv => send(world, peer, ask, data, room),
+        SendOp::Write | SendOp::WriteImm => write(world, peer, ask, data, room),
+        SendOp::Read => read(world, peer, ask, data, room),
+        SendOp::CmpSwap | SendOp::FetchAdd => atomic(world, peer, ask),
+        SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => {
+            Answer::Refused(Refusal::Invalid("the request concerns nobody else"))
+        }
+    }
+}
+
+fn send(world: &mut World, peer: QpKey, ask: &Ask, data: Data<'_>, room: usize) -> Answer {
     match receive(world, peer) {
         None => return Answer::NotReady,
         Some(Err(answer)) => return answer,
         Some(Ok(())) => {}
     }
-    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
-    if u64::from(len) > total_bytes(&pair.peer.io.held_recv.work.sges) {
+    let Some(pair) = Pair::of(world, data, peer) else { return Answer::NotReady };
+    if u64::from(ask.len) > total_bytes(&pair.peer.io.held_recv.work.sges) {
         let failure = Failure::new(Status::LocLenErr, Cause::ReceiveTooShort);
         return Answer::Refused(Refusal::Receive(failure, Status::RemInvReqErr));
     }
-    let (offset, bytes, last) = pair.piece(len, room);
+    let (offset, bytes, last) = ask.piece(room);
     match pair.copy_out(pair.receive_spans(offset, bytes), offset, bytes, last) {
         Ok(()) if last => {
-            if let Err(failure) = invalidate(world, key, peer) {
+            if let Err(failure) = invalidate(world, peer, ask) {
                 return Answer::Refused(Refusal::Receive(failure, Status::RemAccessErr));
             }
-            complete_receive(world, key, peer, WcOpcode::Recv, len);
+            complete_receive(world, peer, ask, WcOpcode::Recv);
         }
         Ok(()) => {}
         Err(Side::Source(fault)) => return Answer::Own(fault),
@@ -207,23 +309,22 @@ pub(super) fn send(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: u
 }
 
 /// Ends the validity of the peer's key that a SEND names for that.
-fn invalidate(world: &mut World, key: QpKey, peer: QpKey) -> Result<(), Failure> {
-    let Some(work) = world.qps.get(key).map(|q| &q.io.held_send.work) else { return Ok(()) };
-    if work.op != SendOp::SendInv {
+fn invalidate(world: &mut World, peer: QpKey, ask: &Ask) -> Result<(), Failure> {
+    if ask.op != SendOp::SendInv {
         return Ok(());
     }
-    let change = KeyChange::Invalidate(work.inv);
+    let change = KeyChange::Invalidate(ask.inv);
     let invalidated = world.with_env(peer, |_, env| env.change_key(&change));
     invalidated.unwrap_or(Ok(())).map_err(|fault| Failure::new(Status::RemInvReqErr, fault.into()))
 }
 
-pub(super) fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
-    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+fn write(world: &mut World, peer: QpKey, ask: &Ask, data: Data<'_>, room: usize) -> Answer {
+    let Some(pair) = Pair::of(world, data, peer) else { return Answer::NotReady };
     if !pair.peer.core.attributes().access.remote_write {
         return Answer::Refused(Refusal::Invalid("the queue pair does not accept RDMA WRITEs"));
     }
-    let with_imm = pair.work().op.has_imm();
-    let (offset, bytes, last) = pair.piece(len, room);
+    let with_imm = ask.op.has_imm();
+    let (offset, bytes, last) = ask.piece(room);
     if with_imm && last {
         match receive(world, peer) {
             None => return Answer::NotReady,
@@ -231,13 +332,13 @@ pub(super) fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: 
             Some(Ok(())) => {}
         }
     }
-    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
-    let copied = match pair.named_spans(Need::RemoteWrite, len, offset, bytes) {
+    let Some(pair) = Pair::of(world, data, peer) else { return Answer::NotReady };
+    let copied = match pair.named_spans(Need::RemoteWrite, ask, offset, bytes) {
         Ok(target) => pair.copy_out(target, offset, bytes, last),
         Err(fault) => Err(Side::Target(fault)),
     };
     match copied {
-        Ok(()) if with_imm && last => complete_receive(world, key, peer, WcOpcode::RecvRdmaWithImm, len),
+        Ok(()) if with_imm && last => complete_receive(world, peer, ask, WcOpcode::RecvRdmaWithImm),
         Ok(()) => {}
         Err(Side::Source(fault)) => return Answer::Own(fault),
         Err(Side::Target(fault)) => return Answer::Refused(Refusal::Access(fault)),
@@ -245,8 +346,8 @@ pub(super) fn write(world: &mut World, key: QpKey, peer: QpKey, len: u32, room: 
     Pair::done_or_copied(bytes, last)
 }
 
-pub(super) fn read(world: &World, key: QpKey, peer: QpKey, len: u32, room: usize) -> Answer {
-    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
+fn read(world: &World, peer: QpKey, ask: &Ask, data: Data<'_>, room: usize) -> Answer {
+    let Some(pair) = Pair::of(world, data, peer) else { return Answer::NotReady };
     let attributes = pair.peer.core.attributes();
     if !attributes.access.remote_read {
         return Answer::Refused(Refusal::Invalid("the queue pair does not accept RDMA READs"));
@@ -254,9 +355,9 @@ pub(super) fn read(world: &World, key: QpKey, peer: QpKey, len: u32, room: usize
     if attributes.max_dest_rd_atomic == 0 {
         return Answer::Refused(Refusal::Invalid(TOO_MANY_FETCHES));
     }
-    let (offset, bytes, last) = pair.piece(len, room);
-    let copied = match pair.named_spans(Need::RemoteRead, len, offset, bytes) {
-        Ok(source) => copy(source, pair.own_spans(Need::LocalWrite, offset, bytes), bytes, last),
+    let (offset, bytes, last) = ask.piece(room);
+    let copied = match pair.named_spans(Need::RemoteRead, ask, offset, bytes) {
+        Ok(source) => pair.copy_in(source, offset, bytes, last),
         Err(fault) => Err(Side::Source(fault)),
     };
     match copied {
@@ -268,14 +369,13 @@ pub(super) fn read(world: &World, key: QpKey, peer: QpKey, len: u32, room: usize
 
 const TOO_MANY_FETCHES: &str = "more RDMA READs and atomics are outstanding than agreed";
 
-pub(super) fn atomic(world: &mut World, key: QpKey, peer: QpKey) -> Answer {
-    let Some(pair) = Pair::of(world, key, peer) else { return Answer::NotReady };
-    let attributes = pair.peer.core.attributes();
-    let work = pair.work();
-    let (rkey, va) = (work.rkey, work.remote_addr);
-    let op = match work.op {
-        SendOp::CmpSwap => AtomicOp::CmpSwap { compare: work.compare_add, swap: work.swap },
-        _ => AtomicOp::FetchAdd { add: work.compare_add },
+fn atomic(world: &mut World, peer: QpKey, ask: &Ask) -> Answer {
+    let Some(qp) = world.qps.get(peer) else { return Answer::NotReady };
+    let attributes = qp.core.attributes();
+    let (rkey, va) = (ask.rkey, ask.remote_addr);
+    let op = match ask.op {
+        SendOp::CmpSwap => AtomicOp::CmpSwap { compare: ask.compare_add, swap: ask.swap },
+        _ => AtomicOp::FetchAdd { add: ask.compare_add },
     };
     if !attributes.access.remote_atomic {
         return Answer::Refused(Refusal::Invalid("the queue pair does not accept atomics"));
@@ -290,11 +390,15 @@ pub(super) fn atomic(world: &mut World, key: QpKey, peer: QpKey) -> Answer {
         env.check_remote(RemoteRange { rkey, va, len: ATOMIC_BYTES }, RemoteAccess::Atomic)?;
         env.atomic_remote(rkey, va, op)
     });
-    let original = match executed {
-        None => return Answer::NotReady,
-        Some(Err(fault)) => return Answer::Refused(Refusal::Access(fault)),
-        Some(Ok(original)) => original,
-    };
+    match executed {
+        None => Answer::NotReady,
+        Some(Err(fault)) => Answer::Refused(Refusal::Access(fault)),
+        Some(Ok(original)) => Answer::Fetched(original),
+    }
+}
+
+/// Puts the value before an atomic where its initiator wants it.
+pub(super) fn store_fetched(world: &mut World, key: QpKey, original: u64) -> Answer {
     let stored = world.with_env(key, |_, env| {
         let work = std::mem::take(&mut env.io.held_send.work);
         let stored = env.scatter(&work.sges, 0, &original.to_ne_bytes());
@@ -308,9 +412,8 @@ pub(super) fn atomic(world: &mut World, key: QpKey, peer: QpKey) -> Answer {
 }
 
 /// The receive that the peer holds is done.
-fn complete_receive(world: &mut World, key: QpKey, peer: QpKey, opcode: WcOpcode, len: u32) {
-    let Some(work) = world.qps.get(key).map(|q| &q.io.held_send.work) else { return };
-    let (imm, solicited) = (work.op.has_imm().then_some(work.imm), work.solicited);
-    let inv = (work.op == SendOp::SendInv).then_some(work.inv);
-    finish_receive(world, peer, |c| Completion { opcode, byte_len: len, imm, inv, solicited, ..c });
+fn complete_receive(world: &mut World, peer: QpKey, ask: &Ask, opcode: WcOpcode) {
+    let (imm, solicited) = (ask.op.has_imm().then_some(ask.imm), ask.solicited);
+    let inv = (ask.op == SendOp::SendInv).then_some(ask.inv);
+    finish_receive(world, peer, |c| Completion { opcode, byte_len: ask.len, imm, inv, solicited, ..c });
 }

@@ -1,82 +1,107 @@
 //! Who pays for a piece of a message, and counts it.
 
 use super::Held;
+use super::answer::Ask;
 use crate::engine::World;
 use crate::price::{Price, Wire};
-use crate::qp::QpKey;
+use crate::qp::{Qp, QpKey};
 use crate::transport::SendOp;
 
-/// A piece of a message that may be copied now.
-#[derive(Debug)]
+/// What a piece of a message costs.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Bill {
     price: Price,
     op: SendOp,
-    initiator: QpKey,
-    responder: QpKey,
     len: u32,
     done: u32,
-    /// Most bytes of it that may be copied.
-    pub(super) bytes: usize,
 }
 
 impl Bill {
-    /// Asks for leave to copy the next at most `room` bytes of the held request. Whose memory the data come out of pays: the
-    /// initiator's vNIC, or for a READ the peer's. Nothing is taken yet.
-    pub(super) fn new(
-        world: &mut World,
-        initiator: QpKey,
-        responder: QpKey,
-        len: u32,
-        room: usize,
-    ) -> Option<Result<Self, Held>> {
-        let own = world.qps.get(initiator)?;
-        let op = own.io.held_send.work.op;
-        let done = own.initiator.done.min(len);
+    /// That of the next piece of what `own` asks.
+    pub(super) fn new(own: &Qp, ask: &Ask) -> Self {
+        let Ask { op, len, done, .. } = *ask;
         let price =
             Price::new(op, own.core.config().transport(), own.core.attributes().path_mtu, own.io.ip_overhead);
-        let payer = match op {
-            SendOp::Read => world.qps.get(responder)?.io.vnic,
-            _ => own.io.vnic,
-        };
+        Self { price, op, len, done }
+    }
+
+    /// Asks for leave to copy the next at most `room` bytes, and returns how many may be copied. Whose memory the data come out of pays: the
+    /// initiator's vNIC, or for a READ the peer's. Nothing is taken yet.
+    pub(super) fn leave(&self, world: &mut World, payer: usize, room: usize) -> Option<Result<usize, Held>> {
         let now = world.now;
         let mut gate = world.gate(payer)?;
         let affordable = match gate.available(now) {
             // There is no limit.
             u64::MAX => Ok(room),
-            _ if op.is_atomic() => gate.check(now, price.atomic()[0].bytes).map(|()| room),
-            available => price
-                .affordable(len, done, room, available)
+            _ if self.op.is_atomic() => gate.check(now, self.price.atomic()[0].bytes).map(|()| room),
+            available => self
+                .price
+                .affordable(self.len, self.done, room, available)
                 .or_else(|needed| gate.check(now, needed).map(|()| room)),
         };
-        Some(match affordable {
-            Ok(bytes) => Ok(Self { price, op, initiator, responder, len, done, bytes }),
-            Err(short) => Err(Held { payer, short }),
-        })
+        Some(affordable.map_err(|short| Held { payer, short }))
     }
 
-    /// `bytes` have been copied; with them the message is `whole`, or it is not.
-    pub(super) fn pay(&self, world: &mut World, bytes: usize, whole: bool) {
-        let (own, peer) = (self.initiator, self.responder);
+    /// Takes leave to send `bytes` of the message before they are copied, by another engine: what others of the vNIC may send must not be
+    /// more meanwhile. [`Bill::pay_initiator`] does not take it again if it is `charged`.
+    pub(super) fn charge(&self, world: &mut World, payer: usize, bytes: usize) {
+        let now = world.now;
+        let wire = if self.op.is_atomic() {
+            self.price.atomic()[0].bytes
+        } else {
+            self.price.piece(self.len, self.done, bytes).bytes
+        };
+        if let Some(mut gate) = world.gate(payer) {
+            gate.charge(now, wire);
+        }
+    }
+
+    /// `bytes` have been copied; with them the message is `whole`, or it is not. The initiator's share of it.
+    pub(super) fn pay_initiator(
+        &self,
+        world: &mut World,
+        own: QpKey,
+        bytes: usize,
+        whole: bool,
+        charged: bool,
+    ) {
         if self.op.is_atomic() {
             let [request, answer] = self.price.atomic();
-            account(world, own, peer, request, whole);
-            account(world, peer, own, answer, false);
+            sent(world, own, request, whole, charged);
+            received(world, own, answer, false);
             return;
         }
         let piece = self.price.piece(self.len, self.done, bytes);
         if self.op != SendOp::Read {
-            account(world, own, peer, piece, whole);
-            return;
+            return sent(world, own, piece, whole, charged);
         }
         if self.done == 0 {
-            account(world, own, peer, self.price.read_request(), false);
+            sent(world, own, self.price.read_request(), false, false);
         }
-        account(world, peer, own, piece, whole);
+        received(world, own, piece, whole);
+    }
+
+    /// The peer's share of it.
+    pub(super) fn pay_responder(&self, world: &mut World, peer: QpKey, bytes: usize, whole: bool) {
+        if self.op.is_atomic() {
+            let [request, answer] = self.price.atomic();
+            received(world, peer, request, whole);
+            sent(world, peer, answer, false, false);
+            return;
+        }
+        let piece = self.price.piece(self.len, self.done, bytes);
+        if self.op != SendOp::Read {
+            return received(world, peer, piece, whole);
+        }
+        if self.done == 0 {
+            received(world, peer, self.price.read_request(), false);
+        }
+        sent(world, peer, piece, whole, false);
     }
 }
 
-/// What would be packets of `from` to `to` has been copied, up to the end of a message if it is `whole`.
-fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire, whole: bool) {
+/// What would be packets of a queue pair has been copied, up to the end of a message if it is `whole`. Leave for it is taken, unless it has been.
+fn sent(world: &mut World, from: QpKey, wire: Wire, whole: bool, charged: bool) {
     let (now, messages) = (world.now, u64::from(whole));
     if let Some(qp) = world.qps.get_mut(from) {
         qp.traffic.tx_bytes += wire.bytes;
@@ -85,9 +110,17 @@ fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire, whole: bool) {
             vnic.traffic.tx_packets += wire.packets;
             vnic.traffic.tx_messages += messages;
             vnic.shaping.resume(now);
-            world.schedule.gate(&mut vnic.shaping, false).charge(now, wire.bytes);
+            if !charged {
+                world.schedule.gate(&mut vnic.shaping, false).charge(now, wire.bytes);
+            }
         }
     }
+    world.counters_of(from).sent_msgs += messages;
+}
+
+/// What would be packets to a queue pair has been copied, likewise.
+fn received(world: &mut World, to: QpKey, wire: Wire, whole: bool) {
+    let messages = u64::from(whole);
     if let Some(qp) = world.qps.get_mut(to) {
         qp.traffic.rx_bytes += wire.bytes;
         if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
@@ -96,6 +129,5 @@ fn account(world: &mut World, from: QpKey, to: QpKey, wire: Wire, whole: bool) {
             vnic.traffic.rx_messages += messages;
         }
     }
-    world.counters_of(from).sent_msgs += messages;
     world.counters_of(to).rcvd_msgs += messages;
 }

@@ -14,22 +14,27 @@
 //! connection that was made anew makes the message begin again.
 
 mod answer;
+mod away;
 mod bill;
 
 use std::time::Duration;
 
 use masq_driver::{Event, QpFault, QpState, QpType};
+use masq_types::{Vni, WireQpn};
 
-use self::answer::{Answer, Refusal, atomic, read, send, write};
+use self::answer::{Answer, Ask, Data, Refusal, respond, store_fetched};
 use self::bill::Bill;
 use crate::engine::World;
-use crate::qp::{Path, QpKey};
+use crate::qp::{LocalPath, Path, QpKey};
 use crate::shaping::Short;
 use crate::transport::{
-    Cause, Completion, Env, Failure, MemoryFault, QpEvent, SendOp, Status, Time, change_key, judge_send,
+    Cause, Completion, Counters, Env, Failure, MemoryFault, QpEvent, SendOp, Status, Time, change_key,
+    judge_send,
 };
+use crate::udp::LocalId;
 
 pub use self::answer::{Side, copy};
+pub use self::away::{Request, Ticket, serve, settle, take_answers};
 
 /// Messages of one turn.
 const MESSAGES_PER_TURN: usize = 64;
@@ -60,6 +65,8 @@ enum Wait {
     None,
     /// The peer had no receive.
     Receive { until: Time },
+    /// The peer's vNIC, on another engine, may not send.
+    Leave { until: Time },
     /// The peer does not answer; without a timeout there is no end.
     Answer { until: Option<Time> },
 }
@@ -74,7 +81,7 @@ impl Initiator {
     pub fn deadline(&self) -> Option<Time> {
         match self.wait {
             Wait::None => None,
-            Wait::Receive { until } => Some(until),
+            Wait::Receive { until } | Wait::Leave { until } => Some(until),
             Wait::Answer { until } => until,
         }
     }
@@ -92,6 +99,13 @@ impl Initiator {
     /// Whether it waits because the peer did not answer.
     pub fn waits_for_answer(&self) -> bool {
         matches!(self.wait, Wait::Answer { .. })
+    }
+
+    /// The peer's connection is this one: with another than before the message begins again.
+    fn meet(&mut self, incarnation: u64) {
+        if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
+            self.done = 0;
+        }
     }
 
     /// The peer may answer now.
@@ -135,6 +149,10 @@ pub fn run(world: &mut World, key: QpKey) -> Ran {
                 return ran;
             }
             Step::Copied(bytes) => ran.bytes += bytes,
+            Step::Asked(bytes) => {
+                ran.bytes += bytes;
+                return ran;
+            }
             Step::Done(bytes) => {
                 ran.bytes += bytes;
                 ran.messages += 1;
@@ -152,17 +170,23 @@ enum Step {
     Held(Held),
     /// A part of a message.
     Copied(usize),
+    /// Another engine has been asked for so many bytes; its answer lets the queue pair go on.
+    Asked(usize),
     /// The end of a message.
     Done(usize),
 }
 
 fn step(world: &mut World, key: QpKey, room: usize) -> Step {
     let now = world.now;
-    let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
+    let Some(qp) = world.qps.get_mut(key).filter(|q| q.asked.is_none()) else { return Step::Idle };
     match qp.initiator.wait {
-        Wait::Receive { until } | Wait::Answer { until: Some(until) } if until > now => return Step::Idle,
+        Wait::Receive { until } | Wait::Leave { until } | Wait::Answer { until: Some(until) }
+            if until > now =>
+        {
+            return Step::Idle;
+        }
         Wait::Answer { until: None } => return Step::Idle,
-        Wait::Receive { .. } => qp.initiator.wait = Wait::None,
+        Wait::Receive { .. } | Wait::Leave { .. } => qp.initiator.wait = Wait::None,
         Wait::Answer { .. } => match qp.initiator.left.checked_sub(1) {
             None => {
                 let counters = world.counters_of(key);
@@ -186,52 +210,82 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
         Err(failure) => return fail(world, key, failure),
     };
     let Some(qp) = world.qps.get(key) else { return Step::Idle };
-    let (op, srqn) = (qp.io.held_send.work.op, qp.io.held_send.work.srqn);
-    let qp_type = qp.core.config().qp_type;
-    if op.is_local() {
+    if qp.io.held_send.work.op.is_local() {
         return carry_out(world, key);
     }
-    let Some(peer) = find_peer(world, key) else {
-        return if qp_type == QpType::Uc { lost(world, key, len) } else { not_answered(world, key) };
-    };
-    establish(world, peer);
-    if qp_type == QpType::XrcIni && !select_srq(world, peer, srqn) {
-        return refused(world, key, peer, Refusal::Invalid(NO_SUCH_SRQ));
+    let Some(caller) = Caller::of(world, key) else { return not_answered(world, key, len) };
+    match find_peer(world, &caller) {
+        Some(peer) => step_here(world, key, &peer, len, room),
+        None => match world.engine_of(&caller.callee()) {
+            Some(engine) => away::ask(world, engine, key, &caller, len, room),
+            None => not_answered(world, key, len),
+        },
     }
-    let bill = match Bill::new(world, key, peer, len, room) {
-        Some(Ok(bill)) => bill,
-        Some(Err(held)) => return Step::Held(held),
-        None => return Step::Idle,
-    };
-    let room = bill.bytes;
-    let answer = match op {
-        SendOp::Send | SendOp::SendImm | SendOp::SendInv => send(world, key, peer, len, room),
-        SendOp::Write | SendOp::WriteImm => write(world, key, peer, len, room),
-        SendOp::Read => read(world, key, peer, len, room),
-        SendOp::CmpSwap | SendOp::FetchAdd => atomic(world, key, peer),
-        SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => return Step::Idle,
+}
+
+/// Carries the held request on to a peer of this engine.
+fn step_here(world: &mut World, key: QpKey, peer: &Peer, len: u32, room: usize) -> Step {
+    let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
+    qp.initiator.meet(peer.incarnation);
+    let (ask, bill, own_vnic) = (Ask::of(qp, len), Bill::new(qp, &Ask::of(qp, len)), qp.io.vnic);
+    let (with_imm, is_xrc) = (ask.op.has_imm(), qp.core.config().qp_type == QpType::XrcIni);
+    let unreliable = qp.core.config().qp_type == QpType::Uc;
+    let (peer, peer_vnic) = (peer.key, peer.vnic);
+    establish(world, peer);
+    let payer = if ask.op == SendOp::Read { peer_vnic } else { own_vnic };
+    let answer = if is_xrc && !select_srq(world, peer, ask.srqn) {
+        Answer::Refused(Refusal::Invalid(NO_SUCH_SRQ))
+    } else {
+        let room = match bill.leave(world, payer, room) {
+            Some(Ok(room)) => room,
+            Some(Err(held)) => return Step::Held(held),
+            None => return Step::Idle,
+        };
+        match respond(world, peer, &ask, Data::Held(key), room) {
+            Answer::Fetched(original) => store_fetched(world, key, original),
+            answer => answer,
+        }
     };
     match answer {
         Answer::Copied(bytes) => {
-            bill.pay(world, bytes, false);
-            if let Some(qp) = world.qps.get_mut(key) {
-                qp.initiator.done += bytes as u32;
-            }
+            bill.pay_initiator(world, key, bytes, false, false);
+            bill.pay_responder(world, peer, bytes, false);
+            progress(world, key, bytes);
             Step::Copied(bytes)
         }
         Answer::Done(bytes) => {
-            bill.pay(world, bytes, true);
+            bill.pay_initiator(world, key, bytes, true, false);
+            bill.pay_responder(world, peer, bytes, true);
             succeed(world, key, len);
             Step::Done(bytes)
         }
-        Answer::NotReady if qp_type == QpType::Uc => lost(world, key, len),
-        Answer::Refused(refusal) if qp_type == QpType::Uc => {
+        Answer::NotReady if unreliable => lost(world, key, len),
+        Answer::Refused(refusal) if unreliable => {
             fail_receive(world, peer, &refusal);
             lost(world, key, len)
         }
-        Answer::NotReady => not_ready(world, key, peer),
+        Answer::NotReady => match note_not_ready(world, peer) {
+            Some(pause) => not_ready(world, key, pause),
+            None => Step::Idle,
+        },
         Answer::Own(fault) => fail(world, key, Failure::local_protection(fault)),
-        Answer::Refused(refusal) => refused(world, key, peer, refusal),
+        Answer::Refused(refusal) => {
+            refusal.count(world.counters_of(peer));
+            let verdict = refusal.verdict(with_imm);
+            // The failed requests first, so that nothing is flushed before them, also when both ends are one.
+            fail_request(world, key, &verdict);
+            fail_peer(world, peer, &verdict);
+            break_qp(world, key, None, "a send request failed");
+            Step::Idle
+        }
+        Answer::Fetched(_) => Step::Idle,
+    }
+}
+
+/// So much of the held request is done besides.
+fn progress(world: &mut World, key: QpKey, bytes: usize) {
+    if let Some(qp) = world.qps.get_mut(key) {
+        qp.initiator.done += bytes as u32;
     }
 }
 
@@ -322,27 +376,54 @@ fn counterpart(qp_type: QpType) -> QpType {
     }
 }
 
+/// Who asks, as its peer must know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    local: LocalId,
+    qpn: WireQpn,
+    remote: LocalId,
+    remote_qpn: WireQpn,
+    vni: Vni,
+    qp_type: QpType,
+}
+
+/// The other end of a connection.
+struct Peer {
+    key: QpKey,
+    vnic: usize,
+    incarnation: u64,
+}
+
+impl Caller {
+    fn of(world: &World, key: QpKey) -> Option<Self> {
+        let qp = world.qps.get(key)?;
+        let Path::Local(LocalPath { local, remote, remote_qpn, .. }) = qp.path else { return None };
+        let vni = world.vnics.get(qp.io.vnic)?.vni;
+        let (qpn, qp_type) = (qp.io.wire_qpn, qp.core.config().qp_type);
+        Some(Self { local, qpn, remote, remote_qpn, vni, qp_type })
+    }
+
+    /// Whom it asks.
+    fn callee(&self) -> (LocalId, WireQpn) {
+        (self.remote, self.remote_qpn)
+    }
+}
+
 /// The peer, if it would answer: it is of the right type and connected back, in the same network, and in a state to receive.
-fn find_peer(world: &mut World, key: QpKey) -> Option<QpKey> {
-    let qp = world.qps.get(key)?;
-    let Path::Local(path) = &qp.path else { return None };
-    let peer_key = *world.wire.get(&(path.remote, path.remote_qpn))?;
-    let peer = world.qps.get(peer_key)?;
+fn find_peer(world: &World, caller: &Caller) -> Option<Peer> {
+    let key = *world.wire.get(&caller.callee())?;
+    let peer = world.qps.get(key)?;
     let Path::Local(back) = &peer.path else { return None };
     let connected =
-        back.remote == path.local && back.local == path.remote && back.remote_qpn == qp.io.wire_qpn;
-    let same_network = world.vnics.get(qp.io.vnic)?.vni == world.vnics.get(peer.io.vnic)?.vni;
+        back.remote == caller.local && back.local == caller.remote && back.remote_qpn == caller.qpn;
+    let same_network = world.vnics.get(peer.io.vnic)?.vni == caller.vni;
     let answers = matches!(peer.core.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-    let fits = peer.core.config().qp_type == counterpart(qp.core.config().qp_type);
-    if !(connected && fits && same_network && answers) {
-        return None;
-    }
-    let incarnation = back.incarnation;
-    let initiator = &mut world.qps.get_mut(key)?.initiator;
-    if std::mem::replace(&mut initiator.incarnation, incarnation) != incarnation {
-        initiator.done = 0;
-    }
-    Some(peer_key)
+    let fits = peer.core.config().qp_type == counterpart(caller.qp_type);
+    (connected && fits && same_network && answers).then_some(Peer {
+        key,
+        vnic: peer.io.vnic,
+        incarnation: back.incarnation,
+    })
 }
 
 /// The peer hears from its connection for the first time.
@@ -421,7 +502,11 @@ fn break_qp(world: &mut World, key: QpKey, fault: Option<QpFault>, reason: &'sta
     world.schedule(key);
 }
 
-fn not_answered(world: &mut World, key: QpKey) -> Step {
+/// Nobody answers. A message of an unreliable connection is lost.
+fn not_answered(world: &mut World, key: QpKey, len: u32) -> Step {
+    if world.qps.get(key).is_some_and(|q| q.core.config().qp_type == QpType::Uc) {
+        return lost(world, key, len);
+    }
     let now = world.now;
     if let Some(qp) = world.qps.get_mut(key) {
         let timeout: Option<Duration> = qp.core.attributes().ack_timeout(qp.core.config().min_ack_timeout);
@@ -430,13 +515,16 @@ fn not_answered(world: &mut World, key: QpKey) -> Step {
     Step::Idle
 }
 
-fn not_ready(world: &mut World, key: QpKey, peer: QpKey) -> Step {
+/// The peer has no receive: its side of that. Returns how long the initiator waits.
+fn note_not_ready(world: &mut World, peer: QpKey) -> Option<Duration> {
     world.counters_of(peer).send_rnr_err += 1;
+    world.qps.get(peer).map(|p| p.core.attributes().min_rnr_timer.duration())
+}
+
+/// The peer has no receive.
+fn not_ready(world: &mut World, key: QpKey, pause: Duration) -> Step {
     world.counters_of(key).rcvd_rnr_err += 1;
     let now = world.now;
-    let Some(pause) = world.qps.get(peer).map(|p| p.core.attributes().min_rnr_timer.duration()) else {
-        return Step::Idle;
-    };
     let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
     if qp.initiator.rnr_left != RNR_RETRY_FOREVER {
         match qp.initiator.rnr_left.checked_sub(1) {
@@ -462,56 +550,77 @@ fn fail_receive(world: &mut World, peer: QpKey, refusal: &Refusal) {
     }
 }
 
-/// The peer's responder refuses: both ends learn of it, and both fail.
-fn refused(world: &mut World, key: QpKey, peer: QpKey, refusal: Refusal) -> Step {
-    let with_imm = world.qps.get(key).is_some_and(|q| q.io.held_send.work.op.has_imm());
-    // What becomes of the receive that a refused RDMA WRITE with immediate data has taken, if it has taken one.
-    let imm_receive = with_imm.then_some(Failure::new(Status::LocAccessErr, Cause::PeerAccess));
-    world.counters_of(key).req_cqe_error += 1;
-    let counters = world.counters_of(peer);
-    let (status, receive, fault, reason) = match refusal {
-        Refusal::Receive(failure, status) => {
-            counters.resp_cqe_error += 1;
-            counters.resp_local_length_error += u64::from(failure.status == Status::LocLenErr);
-            (status, Some(failure), None, "a receive failed")
+/// What becomes of both ends when the peer's responder refuses.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    /// Of the request.
+    status: Status,
+    cause: Cause,
+    /// Of the receive that it has taken, if it has taken one.
+    receive: Option<Failure>,
+    /// The peer's guest is told of this.
+    fault: Option<QpFault>,
+    reason: &'static str,
+}
+
+impl Refusal {
+    fn verdict(&self, with_imm: bool) -> Verdict {
+        // What becomes of the receive that a refused RDMA WRITE with immediate data has taken, if it has taken one.
+        let imm_receive = with_imm.then_some(Failure::new(Status::LocAccessErr, Cause::PeerAccess));
+        let (status, receive, fault, reason) = match *self {
+            Refusal::Receive(failure, status) => (status, Some(failure), None, "a receive failed"),
+            Refusal::Invalid(reason) => (Status::RemInvReqErr, None, Some(QpFault::Request), reason),
+            Refusal::Access(MemoryFault::Unavailable) => {
+                let reason = "the guest memory behind a region cannot be accessed for the peer";
+                (Status::RemOpErr, imm_receive, Some(QpFault::Fatal), reason)
+            }
+            Refusal::Access(fault) => {
+                let reason = match fault {
+                    MemoryFault::UnknownKey => "the peer names a key that does not exist",
+                    MemoryFault::ForeignDomain => "the peer names a region of another protection domain",
+                    MemoryFault::OutOfRange => "the peer leaves a region",
+                    _ => "the peer lacks the right to such an access",
+                };
+                (Status::RemAccessErr, imm_receive, Some(QpFault::Access), reason)
+            }
+        };
+        let cause = match status {
+            Status::RemInvReqErr => Cause::NakInvalid,
+            Status::RemAccessErr => Cause::NakAccess,
+            _ => Cause::NakOperational,
+        };
+        Verdict { status, cause, receive, fault, reason }
+    }
+
+    /// Counts it at the peer's side.
+    fn count(&self, counters: &mut Counters) {
+        match self {
+            Refusal::Receive(failure, _) => {
+                counters.resp_cqe_error += 1;
+                counters.resp_local_length_error += u64::from(failure.status == Status::LocLenErr);
+            }
+            Refusal::Invalid(_) => counters.resp_remote_invalid_request += 1,
+            Refusal::Access(_) => counters.resp_remote_access_errors += 1,
         }
-        Refusal::Invalid(reason) => {
-            counters.resp_remote_invalid_request += 1;
-            (Status::RemInvReqErr, None, Some(QpFault::Request), reason)
-        }
-        Refusal::Access(MemoryFault::Unavailable) => {
-            counters.resp_remote_access_errors += 1;
-            let reason = "the guest memory behind a region cannot be accessed for the peer";
-            (Status::RemOpErr, imm_receive, Some(QpFault::Fatal), reason)
-        }
-        Refusal::Access(fault) => {
-            counters.resp_remote_access_errors += 1;
-            let reason = match fault {
-                MemoryFault::UnknownKey => "the peer names a key that does not exist",
-                MemoryFault::ForeignDomain => "the peer names a region of another protection domain",
-                MemoryFault::OutOfRange => "the peer leaves a region",
-                _ => "the peer lacks the right to such an access",
-            };
-            (Status::RemAccessErr, imm_receive, Some(QpFault::Access), reason)
-        }
-    };
-    let cause = match status {
-        Status::RemInvReqErr => {
-            world.counters_of(key).req_remote_invalid_request += 1;
-            Cause::NakInvalid
-        }
-        Status::RemAccessErr => {
-            world.counters_of(key).req_remote_access_errors += 1;
-            Cause::NakAccess
-        }
-        _ => Cause::NakOperational,
-    };
-    // The failed requests first, so that nothing is flushed before them, also when both ends are one.
-    finish_send(world, key, status, cause, 0);
-    if let Some(failure) = receive {
+    }
+}
+
+/// The peer's responder has refused the held request. Its queue pair is to be [broken](break_qp).
+fn fail_request(world: &mut World, key: QpKey, verdict: &Verdict) {
+    let counters = world.counters_of(key);
+    counters.req_cqe_error += 1;
+    match verdict.cause {
+        Cause::NakInvalid => counters.req_remote_invalid_request += 1,
+        Cause::NakAccess => counters.req_remote_access_errors += 1,
+        _ => {}
+    }
+    finish_send(world, key, verdict.status, verdict.cause, 0);
+}
+
+/// The responder has refused: its receive fails, and its queue pair.
+fn fail_peer(world: &mut World, peer: QpKey, verdict: &Verdict) {
+    if let Some(failure) = verdict.receive {
         finish_receive(world, peer, |c| Completion { status: failure.status, cause: failure.cause, ..c });
     }
-    break_qp(world, peer, fault, reason);
-    break_qp(world, key, None, "a send request failed");
-    Step::Idle
+    break_qp(world, peer, verdict.fault, verdict.reason);
 }

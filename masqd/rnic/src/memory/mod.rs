@@ -13,11 +13,13 @@
 //! nobody else notices. What the guest sent meanwhile may hold those zeroes.
 
 mod fault;
+mod pinned;
 mod span;
 mod table;
 
 pub(crate) use fault::poisonings;
 pub use fault::{Guard, GuardError};
+pub use pinned::Pinned;
 pub use span::{Span, copy_spans};
 pub use table::GuestMemory;
 

@@ -34,6 +34,11 @@ impl<'m> Span<'m> {
         self.len
     }
 
+    /// Where it is, and how long.
+    pub(super) fn parts(&self) -> (NonNull<u8>, usize) {
+        (self.host, self.len)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -36,6 +36,8 @@ struct Region {
 // SAFETY: `host` points into a mapping that `mmap` owns and that any thread may use. All access to its
 // bytes goes through `Span`, which assumes that others change them at any time.
 unsafe impl Send for GuestMemory {}
+// SAFETY: as above; a shared reference gives spans only.
+unsafe impl Sync for GuestMemory {}
 
 impl GuestMemory {
     /// Maps all regions of a table. Fails when one is no memfd sealed against shrinking, is shorter than
@@ -103,6 +105,15 @@ impl GuestMemory {
         // SAFETY: offset < region.len, and `map` checked that region.len bytes are mapped at `host`; the
         // mapping lives as long as self, which the span borrows.
         Some(unsafe { Span::new(region.host.add(offset as usize), len) })
+    }
+
+    /// Whether the `len` bytes at the host address `host` lie in one of the table's mappings.
+    pub(super) fn contains(&self, host: NonNull<u8>, len: usize) -> bool {
+        let holds = |r: &Region| {
+            let offset = (host.as_ptr() as u64).wrapping_sub(r.host.as_ptr() as u64);
+            offset <= r.len && len as u64 <= r.len - offset
+        };
+        self.regions.iter().any(holds)
     }
 
     /// Fails with the first page of a list of ring or doorbell pages that is not memory.

@@ -8,6 +8,7 @@ use masq_driver::{Connection, DriverError};
 use masq_wire::{Ecn, IcrcFlow, ROCEV2_UDP_PORT};
 use rustc_hash::FxHashMap;
 
+use super::shared::{Joined, Left, SharedAddresses};
 use super::{Arrival, Datagrams, MAX_SEGMENTS, Network, Train, UdpSockets, seal, seal_one};
 use crate::transport::Transmit;
 
@@ -15,15 +16,26 @@ use crate::transport::Transmit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalId(pub u32);
 
-/// All local addresses of the RNIC and their sockets.
+/// All local addresses of the RNIC, and the sockets of those that one engine uses.
 #[derive(Debug)]
 pub struct Edge {
     network: Arc<dyn Network>,
     by_address: FxHashMap<IpAddr, LocalId>,
     ports: FxHashMap<LocalId, Port>,
-    next_id: u32,
+    shared: Arc<SharedAddresses>,
+    /// The engine that this belongs to.
+    engine: usize,
     /// Trains that were lost at addresses that are gone.
     lost_trains: u64,
+}
+
+/// A local address that is now used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Its name.
+    pub local: LocalId,
+    /// No engine has used it before: this one receives there.
+    pub is_new: bool,
 }
 
 #[derive(Debug)]
@@ -188,45 +200,83 @@ impl Default for Edge {
 }
 
 impl Edge {
-    /// No local addresses yet.
+    /// That of an engine alone in its RNIC.
     pub fn new(network: Arc<dyn Network>) -> Self {
+        Self::shared(network, Arc::default(), 0)
+    }
+
+    /// That of one of an RNIC's engines, which share what they share.
+    pub fn shared(network: Arc<dyn Network>, shared: Arc<SharedAddresses>, engine: usize) -> Self {
         Self {
             network,
             by_address: FxHashMap::default(),
             ports: FxHashMap::default(),
-            next_id: 0,
+            shared,
+            engine,
             lost_trains: 0,
         }
     }
 
     /// Begins to use a local address.
-    pub fn attach(&mut self, address: IpAddr) -> Result<LocalId, DriverError> {
-        if let Some(id) = self.by_address.get(&address).copied() {
-            if let Some(port) = self.ports.get_mut(&id) {
-                port.users += 1;
-            }
-            return Ok(id);
+    pub fn attach(&mut self, address: IpAddr) -> Result<Attached, DriverError> {
+        if let Some(local) = self.by_address.get(&address).copied()
+            && let Some(port) = self.ports.get_mut(&local)
+        {
+            port.users += 1;
+            return Ok(Attached { local, is_new: false });
         }
-        let sockets =
-            self.network.bind(address).map_err(|source| DriverError::Address { address, source })?;
-        let id = LocalId(self.next_id);
-        self.next_id += 1;
-        self.by_address.insert(address, id);
-        self.ports.insert(id, Port { sockets, users: 1 });
-        Ok(id)
+        let sockets = self
+            .network
+            .bind(address, &self.shared)
+            .map_err(|source| DriverError::Address { address, source })?;
+        let Joined { local, is_new } = self.shared.join(address, self.engine);
+        self.by_address.insert(address, local);
+        self.ports.insert(local, Port { sockets, users: 1 });
+        Ok(Attached { local, is_new })
     }
 
-    /// Ends one use of a local address. Returns whether it was the last.
-    pub fn detach(&mut self, id: LocalId) -> bool {
-        let Some(port) = self.ports.get_mut(&id) else { return false };
+    /// Ends one use of a local address. Returns what follows if it was this engine's last.
+    pub fn detach(&mut self, id: LocalId) -> Option<Left> {
+        let port = self.ports.get_mut(&id)?;
         port.users -= 1;
         if port.users > 0 {
-            return false;
+            return None;
         }
-        self.by_address.remove(&port.sockets.address());
+        let address = port.sockets.address();
         self.lost_trains += port.sockets.lost_trains();
         self.ports.remove(&id);
-        true
+        let left = self.shared.leave(address, self.engine);
+        if left == Left::Gone {
+            self.by_address.remove(&address);
+        }
+        Some(left)
+    }
+
+    /// Whether the next [`Edge::detach`] ends this engine's use of an address.
+    pub fn is_last_use(&self, id: LocalId) -> bool {
+        self.ports.get(&id).is_some_and(|p| p.users == 1)
+    }
+
+    /// Another engine uses this address.
+    pub fn learn(&mut self, address: IpAddr, id: LocalId) {
+        self.by_address.insert(address, id);
+    }
+
+    /// No engine uses this address any more.
+    pub fn forget(&mut self, address: IpAddr, id: LocalId) {
+        if self.by_address.get(&address) == Some(&id) {
+            self.by_address.remove(&address);
+        }
+    }
+
+    /// The address with this name, if this engine uses it.
+    pub fn address(&self, id: LocalId) -> Option<IpAddr> {
+        self.ports.get(&id).map(|p| p.sockets.address())
+    }
+
+    /// The local address with this name. O(n) in the addresses.
+    pub fn find_name(&self, id: LocalId) -> Option<IpAddr> {
+        self.by_address.iter().find_map(|(address, name)| (*name == id).then_some(*address))
     }
 
     /// The local address, if it is one of ours.
@@ -309,6 +359,15 @@ impl Edge {
         if let Some(p) = self.ports.get_mut(&local) {
             p.sockets.close_source(port);
         }
+    }
+
+    /// Opens the way of a connection that another engine has opened as well. Returns what that one is to close, if it has opened anything.
+    pub fn open_again(&mut self, route: &Route) -> Option<(LocalId, u16)> {
+        if route.source_port != route.opened {
+            return None;
+        }
+        self.open_port(route.local, route.opened);
+        Some((route.local, route.opened))
     }
 
     /// Closes a way.
@@ -399,7 +458,7 @@ mod tests {
 
     fn attach(edge: &mut Edge, address: IpAddr) -> Option<LocalId> {
         match edge.attach(address) {
-            Ok(id) => Some(id),
+            Ok(attached) => Some(attached.local),
             Err(DriverError::Address { source, .. })
                 if source.kind() == std::io::ErrorKind::AddrNotAvailable =>
             {
@@ -428,7 +487,7 @@ mod tests {
         assert!(edge.flush(&mut batch));
         assert_eq!(received(&mut edge, id, address, sent.len()), sent);
         edge.close_route(&route);
-        assert!(edge.detach(id));
+        assert_eq!(edge.detach(id), Some(Left::Gone));
     }
 
     /// Sends a datagram with each congestion mark to itself, and lets them wait.
@@ -493,7 +552,7 @@ mod tests {
         assert_eq!(marked(0xff, Some(0)), 0b11);
         let mut edge = Edge::default();
         let address: IpAddr = "127.0.201.4".parse().unwrap();
-        let id = edge.attach(address).unwrap();
+        let id = edge.attach(address).unwrap().local;
         let route = edge.open_route(id, &connection(address)).unwrap();
         let mut batch = TxBatch::default();
         for dscp in [None, Some(10)] {
@@ -508,7 +567,7 @@ mod tests {
     fn single_datagrams_join_into_trains() {
         let address: IpAddr = "127.0.201.5".parse().unwrap();
         let mut edge = Edge::default();
-        let id = edge.attach(address).unwrap();
+        let id = edge.attach(address).unwrap().local;
         let route = edge.open_route(id, &connection(address)).unwrap();
         let other = edge.route(id, address, 0xc123, 0x68, 65).unwrap();
         let mut batch = TxBatch::default();
@@ -621,7 +680,7 @@ mod tests {
         let address: IpAddr = "127.0.201.3".parse().unwrap();
         let other = std::net::UdpSocket::bind((address, 0xc123)).unwrap();
         let mut edge = Edge::default();
-        let id = edge.attach(address).unwrap();
+        let id = edge.attach(address).unwrap().local;
         let taken = edge.open_route(id, &connection(address)).unwrap();
         assert_eq!(taken.source_port, ROCEV2_UDP_PORT);
         drop(other);

@@ -22,18 +22,21 @@
 mod edge;
 mod fault;
 mod icrc;
+mod shared;
 mod socket;
 mod sys;
 
-pub use edge::{Edge, LocalId, Route, TxBatch};
+pub use edge::{Attached, Edge, LocalId, Route, TxBatch};
 pub use fault::{FaultInjection, FaultShim};
 pub use icrc::{FlowCache, Seen, seal, seal_one};
+pub use shared::{Left, SharedAddresses};
 pub use socket::UdpSockets;
 
 use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use masq_wire::Ecn;
@@ -75,8 +78,8 @@ pub struct Arrival<'a> {
 
 /// What the RNIC's local addresses are bound on.
 pub trait Network: Debug + Send + Sync {
-    /// Begins to receive at UDP port 4791 of `address`.
-    fn bind(&self, address: IpAddr) -> io::Result<Box<dyn Datagrams>>;
+    /// Begins to receive at UDP port 4791 of `address`, for one of the engines of an RNIC, which share `shared`.
+    fn bind(&self, address: IpAddr, shared: &Arc<SharedAddresses>) -> io::Result<Box<dyn Datagrams>>;
 }
 
 /// Something that carries datagrams for one local address: sockets, or a wire of a test.

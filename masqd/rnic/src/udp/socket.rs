@@ -1,10 +1,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use masq_wire::ROCEV2_UDP_PORT;
 use rustc_hash::FxHashMap;
 
+use super::shared::SharedAddresses;
 use super::sys::{self, RecvBuffers};
 use super::{Arrival, Datagrams, Network, Train};
 
@@ -26,8 +28,8 @@ impl Default for UdpSockets {
 }
 
 impl Network for UdpSockets {
-    fn bind(&self, address: IpAddr) -> io::Result<Box<dyn Datagrams>> {
-        Ok(Box::new(AddressSockets::bind(address, self.segmentation)?))
+    fn bind(&self, address: IpAddr, shared: &Arc<SharedAddresses>) -> io::Result<Box<dyn Datagrams>> {
+        Ok(Box::new(AddressSockets::bind(address, self.segmentation, shared)?))
     }
 }
 
@@ -35,7 +37,9 @@ impl Network for UdpSockets {
 #[derive(Debug)]
 struct AddressSockets {
     address: IpAddr,
-    receiving: UdpSocket,
+    /// Who opens ports, for all engines.
+    shared: Arc<SharedAddresses>,
+    receiving: Arc<UdpSocket>,
     sending: FxHashMap<u16, Sending>,
     segmentation: bool,
     /// Bytes of the first train that is to be sent that have left already.
@@ -46,7 +50,7 @@ struct AddressSockets {
 
 #[derive(Debug)]
 struct Sending {
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     users: u32,
 }
 
@@ -58,8 +62,8 @@ impl std::fmt::Debug for RecvBuffers {
 
 impl AddressSockets {
     /// Listens on port 4791 of `address`. With `segmentation`, the kernel cuts and merges datagrams if it can.
-    fn bind(address: IpAddr, segmentation: bool) -> io::Result<Self> {
-        let receiving = open(address, ROCEV2_UDP_PORT)?;
+    fn bind(address: IpAddr, segmentation: bool, shared: &Arc<SharedAddresses>) -> io::Result<Self> {
+        let receiving = shared.socket(address, ROCEV2_UDP_PORT, || open(address, ROCEV2_UDP_PORT))?;
         if segmentation {
             sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap_or_else(
                 |e| tracing::info!(%address, error = %e, "UDP receive offload is not available"),
@@ -77,6 +81,7 @@ impl AddressSockets {
             segmentation && sys::set_option(receiving.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         Ok(Self {
             address,
+            shared: shared.clone(),
             receiving,
             sending: FxHashMap::default(),
             segmentation,
@@ -92,7 +97,7 @@ impl AddressSockets {
     }
 
     fn socket(&self, port: u16) -> BorrowedFd<'_> {
-        self.sending.get(&port).map_or(&self.receiving, |s| &s.socket).as_fd()
+        self.sending.get(&port).map_or(&*self.receiving, |s| &*s.socket).as_fd()
     }
 
     /// Sends the beginning of `trains`, of whose first `begun` bytes have left. Returns how many messages went out.
@@ -166,11 +171,15 @@ impl Datagrams for AddressSockets {
             sending.users += 1;
             return port;
         }
-        let opened = open(self.address, port).and_then(|socket| {
+        if port == ROCEV2_UDP_PORT {
+            return port;
+        }
+        let open = || {
+            let socket = open(self.address, port)?;
             sys::refuse_packets(socket.as_fd())?;
             Ok(socket)
-        });
-        match opened {
+        };
+        match self.shared.socket(self.address, port, open) {
             Ok(socket) => {
                 self.sending.insert(port, Sending { socket, users: 1 });
                 port

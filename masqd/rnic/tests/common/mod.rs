@@ -61,6 +61,37 @@ impl Net {
         net
     }
 
+    /// One RNIC with so many engines, which are driven one after another.
+    pub fn group(config: &RnicConfig, engines: usize) -> Self {
+        let events = Arc::new(Events::default());
+        let sink: Arc<dyn EventSink> = events.clone();
+        let engines = Engine::group(config, &sink, engines).unwrap();
+        let events = engines.iter().map(|_| events.clone()).collect();
+        Net { engines, running: None, events, now: 1_000_000_000 }
+    }
+
+    /// One more RNIC, with one engine.
+    pub fn add(&mut self, config: &RnicConfig) {
+        let events = Arc::new(Events::default());
+        self.engines.push(Engine::new(config.clone(), events.clone()).unwrap());
+        self.events.push(events);
+    }
+
+    /// Moves a guest to another engine of its RNIC.
+    pub fn move_guest(&mut self, guest: &mut Guest, to: usize) {
+        if guest.engine != to {
+            self.engines[guest.engine].move_vnic(Time::from_nanos(self.now), guest.id, to).unwrap();
+            guest.engine = to;
+        }
+    }
+
+    /// Gives each engine a turn.
+    pub fn turn_all(&mut self) -> bool {
+        self.now += 1_000;
+        let now = Time::from_nanos(self.now);
+        self.engines.iter_mut().fold(false, |worked, e| e.turn(now) | worked)
+    }
+
     /// An RNIC with a thread of its own, which keeps its own time.
     pub fn running(rnic: Rnic, events: Arc<Events>) -> Self {
         Net { engines: Vec::new(), running: Some(rnic), events: vec![events], now: 0 }

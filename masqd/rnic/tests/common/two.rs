@@ -9,12 +9,14 @@ use super::*;
 pub enum Way {
     /// From memory to memory.
     Local,
+    /// The same, with an engine for each guest.
+    Across,
     /// Over UDP on the loopback interface.
     Remote,
 }
 
-/// Both ways.
-pub const WAYS: [Way; 2] = [Way::Local, Way::Remote];
+/// All ways.
+pub const WAYS: [Way; 3] = [Way::Local, Way::Across, Way::Remote];
 
 /// Guests A and B, each with a completion queue and a region.
 pub struct Two {
@@ -39,8 +41,12 @@ impl Two {
     pub fn with_faults(way: Way, faults: Option<FaultInjection>) -> Self {
         const MEMORY: u64 = 8 << 20;
         let configs = [RnicConfig::default(), RnicConfig { faults, ..RnicConfig::default() }];
-        let (engines, b_engine) = if way == Way::Local { (1, 0) } else { (2, 1) };
-        let mut net = Net::new(&configs[..engines]);
+        let b_engine = usize::from(way != Way::Local);
+        let mut net = match way {
+            Way::Local => Net::new(&configs[..1]),
+            Way::Across => Net::group(&configs[0], 2),
+            Way::Remote => Net::new(&configs),
+        };
         let mut a = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), MEMORY);
         let mut b = Guest::attach(&mut net, b_engine, 2, 100, &fresh_address(), MEMORY);
         let (a_cq, b_cq) = (a.cq(&mut net, 128), b.cq(&mut net, 128));

@@ -181,8 +181,12 @@ impl Ends {
     }
 
     fn at(way: Way, vnis: [u32; 2], addresses: [&[&str]; 2]) -> Self {
-        let (engines, b_engine) = if way == Way::Local { (1, 0) } else { (2, 1) };
-        let mut net = Net::new(&vec![RnicConfig::default(); engines]);
+        let b_engine = usize::from(way != Way::Local);
+        let mut net = match way {
+            Way::Local => Net::new(&[RnicConfig::default()]),
+            Way::Across => Net::group(&RnicConfig::default(), 2),
+            Way::Remote => Net::new(&vec![RnicConfig::default(); 2]),
+        };
         let a = End::new(&mut net, 0, 1, vnis[0], addresses[0]);
         let b = End::new(&mut net, b_engine, 2, vnis[1], addresses[1]);
         Ends { net, a, b, seen: Vec::new() }

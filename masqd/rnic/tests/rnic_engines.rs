@@ -1,0 +1,258 @@
+//! Several engines of one RNIC: what goes between them, and vNICs that move.
+
+mod common;
+
+use common::two::{MR, Two, Way};
+use common::*;
+use masq_driver::*;
+use masq_rnic::RnicConfig;
+use masq_rnic::transport::Time;
+use vrdma_abi::ring::*;
+
+struct Pair {
+    two: Two,
+    a_qp: TestQp,
+    b_qp: TestQp,
+}
+
+fn across() -> Pair {
+    let mut two = Two::new(Way::Across);
+    let a_qp = two.a.qp(&mut two.net, &two.a_cq, &two.a_cq);
+    let b_qp = two.b.qp(&mut two.net, &two.b_cq, &two.b_cq);
+    connect(&mut two.net, (&two.a, &a_qp), (&two.b, &b_qp), &Options::default());
+    Pair { two, a_qp, b_qp }
+}
+
+impl Pair {
+    fn write(&mut self, wr_id: u64, len: u32) {
+        let t = &mut self.two;
+        let write = to(&t.b_mr, 0, request(SEND_OP_RDMA_WRITE, wr_id));
+        t.a.post(&mut self.a_qp, &write, &[sge(&t.a_mr, 0, len)]);
+    }
+
+    fn turn(&mut self, engine: usize) -> bool {
+        self.two.net.now += 1_000;
+        let now = Time::from_nanos(self.two.net.now);
+        self.two.net.engines[engine].turn(now)
+    }
+
+    fn move_a(&mut self, to: usize) {
+        self.two.net.move_guest(&mut self.two.a, to);
+    }
+
+    fn move_b(&mut self, to: usize) {
+        self.two.net.move_guest(&mut self.two.b, to);
+    }
+}
+
+/// The peer's engine does its half, and only that: nothing is copied before it has its turn.
+#[test]
+fn the_peers_engine_copies() {
+    let mut p = across();
+    p.two.a.write(p.two.a_mr.gpa, &pattern(3000, 1));
+    p.write(1, 3000);
+    for _ in 0..5 {
+        p.turn(0);
+    }
+    assert!(p.two.a_cq.ring.poll().is_none());
+    assert_eq!(p.two.b.read(p.two.b_mr.gpa, 3000), vec![0; 3000]);
+    assert_eq!(wait(&mut p.two.net, &mut p.two.a_cq).status, WC_SUCCESS);
+    assert_eq!(p.two.b.read(p.two.b_mr.gpa, 3000), pattern(3000, 1));
+}
+
+/// What has been destroyed is not read or written any more, also by the other engine.
+#[test]
+fn a_request_is_taken_back_before_its_memory_goes() {
+    let mut p = across();
+    p.two.a.write(p.two.a_mr.gpa, &[7; 64]);
+    p.write(1, 64);
+    // The peer's connection is new to the initiator, which learns of it by its first request.
+    while p.two.a_cq.ring.poll().is_none() {
+        p.turn(0);
+        p.turn(1);
+    }
+    p.two.a_cq.ring.publish();
+    p.two.a.write(p.two.a_mr.gpa, &[8; 64]);
+    p.write(2, 64);
+    p.turn(0);
+    let (vnic, mr) = (p.two.a.id, p.two.a_mr.handle);
+    p.two.net.execute(0, Command::DestroyMr { vnic, mr }).unwrap();
+    let c = wait(&mut p.two.net, &mut p.two.a_cq);
+    assert_eq!((c.wr_id, c.status), (2, WC_LOC_PROT_ERR));
+    assert_eq!(p.two.b.read(p.two.b_mr.gpa, 64), [7; 64]);
+}
+
+/// The same when the guest's memory is replaced, its queue pair reset or the guest goes while a request is under way.
+#[test]
+fn a_request_under_way_does_not_outlive_its_queue_pair() {
+    for end in 0..3 {
+        let mut p = across();
+        p.write(1, 64);
+        while p.two.a_cq.ring.poll().is_none() {
+            p.turn(0);
+            p.turn(1);
+        }
+        p.two.a_cq.ring.publish();
+        p.two.a.write(p.two.a_mr.gpa, &[9; 64]);
+        p.write(2, 64);
+        p.turn(0);
+        let (vnic, qp) = (p.two.a.id, p.a_qp.handle);
+        let command = match end {
+            0 => {
+                let change = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
+                Command::ModifyQp { vnic, qp, change }
+            }
+            1 => Command::DestroyQp { vnic, qp },
+            _ => Command::DetachVnic { vnic },
+        };
+        p.two.net.execute(0, command).unwrap();
+        p.two.net.run(5);
+        assert_eq!(p.two.b.read(p.two.b_mr.gpa, 64), [0; 64], "{end}");
+        assert!(p.two.a_cq.ring.poll().is_none(), "{end}");
+    }
+}
+
+/// In the middle of a long message, in each direction, each end moves to the other's engine and back.
+#[test]
+fn ends_move_in_the_middle_of_messages() {
+    let mut p = across();
+    let len = MR as u32;
+    for (round, opcode) in [SEND_OP_RDMA_WRITE, SEND_OP_RDMA_READ].repeat(4).into_iter().enumerate() {
+        let data = pattern(len as usize, round as u8);
+        let (from, into) = match opcode {
+            SEND_OP_RDMA_WRITE => ((&p.two.a, p.two.a_mr.gpa), (&p.two.b, p.two.b_mr.gpa)),
+            _ => ((&p.two.b, p.two.b_mr.gpa), (&p.two.a, p.two.a_mr.gpa)),
+        };
+        from.0.write(from.1, &data);
+        into.0.write(into.1, &vec![0; len as usize]);
+        let r = to(&p.two.b_mr, 0, request(opcode, round as u64));
+        p.two.a.post(&mut p.a_qp, &r, &[sge(&p.two.a_mr, 0, len)]);
+        for step in 0..4 {
+            for turn in 0..3 {
+                p.turn((turn + step) % 2);
+            }
+            match (step + round) % 4 {
+                0 => p.move_a(1),
+                1 => p.move_b(0),
+                2 => p.move_a(0),
+                _ => p.move_b(1),
+            }
+        }
+        let c = wait(&mut p.two.net, &mut p.two.a_cq);
+        assert_eq!((c.wr_id, c.status), (round as u64, WC_SUCCESS), "round {round}");
+        let (guest, gpa) = match opcode {
+            SEND_OP_RDMA_WRITE => (&p.two.b, p.two.b_mr.gpa),
+            _ => (&p.two.a, p.two.a_mr.gpa),
+        };
+        assert_eq!(guest.read(gpa, len as usize), data, "round {round}");
+    }
+}
+
+/// A guest of one RNIC with several engines moves while packets of another RNIC come to it, and go out.
+#[test]
+fn packets_follow_a_guest_that_moves() {
+    let mut net = Net::group(&RnicConfig::default(), 3);
+    net.add(&RnicConfig::default());
+    const STRANGER: usize = 3;
+    let (at, far) = (fresh_address(), fresh_address());
+    let mut other = Guest::attach(&mut net, 1, 7, 100, &at, 8 << 20);
+    let mut a = Guest::attach(&mut net, 0, 1, 100, &at, 8 << 20);
+    let mut b = Guest::attach(&mut net, STRANGER, 2, 100, &far, 8 << 20);
+    let (mut a_cq, mut b_cq) = (a.cq(&mut net, 128), b.cq(&mut net, 128));
+    let (mut a_qp, mut b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
+    let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
+    connect(&mut net, (&a, &a_qp), (&b, &b_qp), &Options::default());
+    for round in 0..12u8 {
+        a.write(a_mr.gpa, &pattern(400_000, round));
+        a.post(&mut a_qp, &to(&b_mr, 0, request(SEND_OP_RDMA_WRITE, 1)), &[sge(&a_mr, 0, 400_000)]);
+        b.write(b_mr.gpa + 500_000, &pattern(400_000, round + 100));
+        let back = to(&a_mr, 500_000, request(SEND_OP_RDMA_WRITE, 2));
+        b.post(&mut b_qp, &back, &[sge(&b_mr, 500_000, 400_000)]);
+        net.turn_all();
+        // What has left the stranger finds the guest elsewhere.
+        let now = Time::from_nanos(net.now);
+        net.engines[STRANGER].turn(now);
+        // The one who received for both leaves that to the other, which may be here or there.
+        let to = [1, 2, 0][usize::from(round) % 3];
+        net.move_guest(&mut a, to);
+        if round % 2 == 1 {
+            net.move_guest(&mut other, 3 - to.max(1));
+        }
+        assert_eq!(wait(&mut net, &mut a_cq).status, WC_SUCCESS, "{round}");
+        assert_eq!(wait(&mut net, &mut b_cq).status, WC_SUCCESS, "{round}");
+        assert_eq!(b.read(b_mr.gpa, 400_000), pattern(400_000, round));
+        assert_eq!(a.read(a_mr.gpa + 500_000, 400_000), pattern(400_000, round + 100));
+    }
+    let lost = [0, 1, 2].map(|e| net.counter(e, "rx_no_qp") + net.counter(e, "rx_engine_full"));
+    assert_eq!(lost, [0; 3], "nothing is lost on the way");
+    a.detach(&mut net);
+    other.detach(&mut net);
+    let address: std::net::IpAddr = at.parse().unwrap();
+    net.turn_all();
+    assert!(
+        std::net::UdpSocket::bind((address, 4791)).is_ok(),
+        "the last one's engine has closed the socket"
+    );
+}
+
+/// The kicks of a guest that has moved wake the engine that it has moved to.
+#[test]
+fn kicks_follow_a_guest_that_moves() {
+    let mut p = across();
+    let (kick, ours) = event_pair();
+    let queue = Virtqueue {
+        index: 5,
+        role: QueueRole::Doorbell { slot: p.a_qp.slot },
+        size: 16,
+        desc: Gpa(p.two.a.alloc(1)),
+        avail: Gpa(p.two.a.alloc(1)),
+        used: Gpa(p.two.a.alloc(1)),
+        base: 0,
+        event_idx: false,
+        kick: Some(kick),
+        call: None,
+    };
+    p.two.net.execute(0, Command::AttachQueue { vnic: p.two.a.id, queue }).unwrap();
+    p.move_a(1);
+    while p.turn(1) | p.turn(0) {}
+    while !p.two.net.engines[1].prepare_sleep() {
+        p.turn(1);
+    }
+    assert!(p.two.a.need_kick(p.a_qp.slot), "the engine that has it sleeps");
+    rustix::io::write(&ours, &1u64.to_ne_bytes()).unwrap();
+    let now = Time::from_nanos(p.two.net.now);
+    p.two.net.engines[1].sleep(now, Some(Time::from_nanos(p.two.net.now + 1_000_000_000)));
+    assert!(p.turn(1), "the kick has ended the sleep");
+    assert!(!p.two.a.need_kick(p.a_qp.slot));
+}
+
+/// A window that only its queue pair gives access through knows it where it has moved to.
+#[test]
+fn a_window_of_type_2_moves_with_its_queue_pair() {
+    let mut p = across();
+    let vnic = p.two.b.id;
+    let (mw, pd) = (MwHandle(p.two.b.handle()), PD);
+    let Ok(Reply::MwCreated { rkey }) =
+        p.two.net.execute(1, Command::CreateMw { vnic, mw, pd, mw_type: MwType::Two })
+    else {
+        panic!("no window")
+    };
+    let bound = (rkey.0 & !0xff) | 5;
+    let (mr_lkey, addr, access) = (p.two.b_mr.key, p.two.b_mr.gpa, vrdma_abi::control::ACCESS_REMOTE_WRITE);
+    let segment = BindSegment { mr_lkey, access, addr, length: 4096, reserved: 0 };
+    let bind = vrdma_rings::SendRequest {
+        rkey: bound,
+        operands: vrdma_rings::Operands::Bind(segment),
+        ..request(SEND_OP_BIND_MW, 50)
+    };
+    p.two.b.post(&mut p.b_qp, &bind, &[]);
+    assert_eq!(wait(&mut p.two.net, &mut p.two.b_cq).status, WC_SUCCESS);
+    p.move_b(0);
+    let write = vrdma_rings::SendRequest {
+        remote_addr: p.two.b_mr.gpa,
+        rkey: bound,
+        ..request(SEND_OP_RDMA_WRITE, 1)
+    };
+    p.two.a.post(&mut p.a_qp, &write, &[sge(&p.two.a_mr, 0, 8)]);
+    assert_eq!(wait(&mut p.two.net, &mut p.two.a_cq).status, WC_SUCCESS);
+}
