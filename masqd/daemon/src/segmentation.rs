@@ -120,7 +120,7 @@ fn send_and_watch() -> io::Result<Vec<Ipv4Repr>> {
     );
     let watch = rustix::net::socket(AddressFamily::PACKET, SocketType::DGRAM, Some(protocol))?;
     sockopt::set_socket_timeout(&watch, sockopt::Timeout::Recv, Some(PATIENCE))?;
-    let mut sockets = UdpSockets { segmentation: true }.bind(IpAddr::V4(OURS))?;
+    let mut sockets = UdpSockets { segmentation: true }.bind(IpAddr::V4(OURS), &std::sync::Arc::default())?;
     let (segments, segment_bytes) = TRAIN;
     let bytes = vec![0; segments * segment_bytes];
     let destination = SocketAddr::new(IpAddr::V4(PEER), ROCEV2_UDP_PORT);

@@ -597,7 +597,7 @@ mod tests {
     }
 
     impl Network for Narrow {
-        fn bind(&self, address: IpAddr) -> std::io::Result<Box<dyn Datagrams>> {
+        fn bind(&self, address: IpAddr, _: &Arc<SharedAddresses>) -> std::io::Result<Box<dyn Datagrams>> {
             let never_ready = UdpSocket::bind("127.0.0.1:0")?;
             Ok(Box::new(NarrowPort { address, taken: self.0.clone(), never_ready }))
         }
@@ -642,7 +642,7 @@ mod tests {
     fn what_the_network_does_not_take_waits_in_order() {
         let taken = Arc::default();
         let mut edge = Edge::new(Arc::new(Narrow(Arc::clone(&taken))));
-        let ids = ["10.0.0.1", "10.0.0.2"].map(|a| edge.attach(a.parse().unwrap()).unwrap());
+        let ids = ["10.0.0.1", "10.0.0.2"].map(|a| edge.attach(a.parse().unwrap()).unwrap().local);
         let mut batch = TxBatch::default();
         let mut queued = Vec::new();
         for (len, id) in [20, 21, 22, 23, 24, 25].into_iter().zip([0, 0, 0, 0, 1, 0].map(|i| ids[i])) {

@@ -252,7 +252,7 @@ mod tests {
 
     fn bind(address: &str, segmentation: bool) -> (IpAddr, AddressSockets) {
         let address = address.parse().unwrap();
-        (address, AddressSockets::bind(address, segmentation).unwrap())
+        (address, AddressSockets::bind(address, segmentation, &Arc::default()).unwrap())
     }
 
     fn train(to: IpAddr, bytes: &[u8], segment_bytes: usize) -> Train<'_> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use masq_rnic::{Arrival, Datagrams, Network, Train};
+use masq_rnic::{Arrival, Datagrams, Network, SharedAddresses, Train};
 use masq_wire::Ecn;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -88,7 +88,7 @@ fn bench_fabric_aside<T>(what: impl FnOnce() -> T) -> T {
 }
 
 impl Network for Fabric {
-    fn bind(&self, address: IpAddr) -> io::Result<Box<dyn Datagrams>> {
+    fn bind(&self, address: IpAddr, _: &Arc<SharedAddresses>) -> io::Result<Box<dyn Datagrams>> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let port = Arc::new(Port { address, ready, waiting: Mutex::default(), empty: Mutex::default() });
         lock(&self.0.ports).insert(address, port.clone());
