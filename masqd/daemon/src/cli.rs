@@ -56,8 +56,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "api_listen")]
     pub api_client_ca: Option<PathBuf>,
 
-    /// Engine threads of the software RNIC. This version has one.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1))]
+    /// Engine threads of the software RNIC, 1 to 64. vNICs are spread over them, and move when one has too much to do: more than one
+    /// pays when several vNICs are busy, and as many processors are free.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "MASQD_ENGINES",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
     pub engines: u16,
 
     /// How datagrams leave and come.
@@ -226,9 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn one_engine_only() {
+    fn one_engine_to_sixty_four() {
         let args = ["masqd", "--host", "h", "--store", "embedded:x", "--engines"];
-        assert!(serving(args.iter().chain(&["1"])).is_ok());
-        assert!(serving(args.iter().chain(&["2"])).is_err());
+        for (engines, fits) in [("0", false), ("1", true), ("64", true), ("65", false)] {
+            assert_eq!(serving(args.iter().chain(&[engines])).is_ok(), fits, "{engines}");
+        }
     }
 }

@@ -48,7 +48,8 @@ fn run(args: Args) -> Result<(), StartError> {
         warn!("received packets suffer on purpose: {faults:?}");
     }
     let network = Arc::new(masqd::segmentation::choose(args.udp));
-    let masqd = Masqd::start(config, |sink| start_rnic(sink, network, faults))?;
+    let engines = args.engines;
+    let masqd = Masqd::start(config, |sink| start_rnic(sink, network, faults, engines))?;
     let caught = masqd.runtime().block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -79,13 +80,15 @@ fn start_rnic(
     sink: Arc<dyn EventSink>,
     network: Arc<UdpSockets>,
     faults: Option<FaultInjection>,
+    engines: u16,
 ) -> Result<Arc<dyn RnicDriver>, DriverError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|e| DriverError::Os {
         what: "no random numbers for keys".into(),
         source: std::io::Error::other(e),
     })?;
-    Ok(Arc::new(Rnic::start(RnicConfig { seed, network, faults, ..RnicConfig::default() }, sink)?))
+    let config = RnicConfig { seed, network, faults, engines, ..RnicConfig::default() };
+    Ok(Arc::new(Rnic::start(config, sink)?))
 }
 
 fn read_desired_state(path: &Path) -> Result<DesiredState, StartError> {

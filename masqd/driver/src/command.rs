@@ -368,6 +368,53 @@ pub enum Command {
     Counters,
 }
 
+impl Command {
+    /// The vNIC that it is about; `None` when it is about all of the RNIC.
+    pub fn vnic(&self) -> Option<VnicId> {
+        match self {
+            Command::AttachVnic { vnic, .. }
+            | Command::DetachVnic { vnic, .. }
+            | Command::SetMemory { vnic, .. }
+            | Command::SetStatusPage { vnic, .. }
+            | Command::AttachQueue { vnic, .. }
+            | Command::ReplaceCall { vnic, .. }
+            | Command::ReplaceKick { vnic, .. }
+            | Command::DetachQueue { vnic, .. }
+            | Command::CreateContext { vnic, .. }
+            | Command::DestroyContext { vnic, .. }
+            | Command::CreateMr { vnic, .. }
+            | Command::ReregMr { vnic, .. }
+            | Command::CreateMw { vnic, .. }
+            | Command::DestroyMw { vnic, .. }
+            | Command::DestroyMr { vnic, .. }
+            | Command::CreateCq { vnic, .. }
+            | Command::DestroyCq { vnic, .. }
+            | Command::ResizeCq { vnic, .. }
+            | Command::CreateSrq { vnic, .. }
+            | Command::ModifySrq { vnic, .. }
+            | Command::QuerySrq { vnic, .. }
+            | Command::DestroySrq { vnic, .. }
+            | Command::CreateQp { vnic, .. }
+            | Command::ModifyQp { vnic, .. }
+            | Command::QueryQp { vnic, .. }
+            | Command::DestroyQp { vnic, .. }
+            | Command::RevokeQp { vnic, .. }
+            | Command::SetGids { vnic, .. }
+            | Command::SetPeer { vnic, .. }
+            | Command::RemovePeer { vnic, .. }
+            | Command::NoPeer { vnic, .. }
+            | Command::SetLimits { vnic, .. }
+            | Command::VnicCounters { vnic, .. }
+            | Command::QpTraffic { vnic, .. }
+            | Command::VnicEvents { vnic, .. }
+            | Command::DescribeQps { vnic, .. }
+            | Command::StartCapture { vnic, .. }
+            | Command::StopCapture { vnic, .. } => Some(*vnic),
+            Command::SetClassRate { .. } | Command::List | Command::Counters => None,
+        }
+    }
+}
+
 /// A region of guest memory.
 #[derive(Debug)]
 pub struct MemoryRegion {

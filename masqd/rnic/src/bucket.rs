@@ -21,7 +21,7 @@ pub struct TokenBucket {
 const UNITS_PER_BYTE: u128 = 8 * 1_000_000_000;
 
 /// Who has waited gets about as much at once as comes in meanwhile: fewer sleeps, and longer trains.
-const WAIT: Duration = Duration::from_millis(1);
+pub const WAIT: Duration = Duration::from_millis(1);
 
 impl TokenBucket {
     /// A full bucket. `rate` has been checked ([`Rate::check`]).

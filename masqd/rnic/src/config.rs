@@ -9,6 +9,8 @@ use crate::udp::{FaultInjection, Network, UdpSockets};
 pub struct RnicConfig {
     /// Randomness for the keys of memory regions: must be unpredictable, and differ in every life of an RNIC.
     pub seed: [u8; 32],
+    /// How many engines there are, each with a thread: 1 to 64.
+    pub engines: u16,
     /// Longest time that the engine keeps looking for work before it sleeps. It looks for less where that has not paid.
     pub max_spin: Duration,
     /// What its local addresses are bound on.
@@ -24,6 +26,7 @@ impl Default for RnicConfig {
     fn default() -> Self {
         Self {
             seed: [0; 32],
+            engines: 1,
             max_spin: Duration::from_micros(60),
             network: Arc::new(UdpSockets::default()),
             faults: None,

@@ -1,7 +1,7 @@
 //! The software RNIC: guest rings, scheduling, RoCEv2 transport and UDP.
 //!
 //! ```text
-//!   masqd ── commands ──► Rnic ──► Engine (one thread) ──► UDP 4791
+//!   masqd ── commands ──► Rnic ──► Engine (a thread; one or several) ──► UDP 4791
 //!                                   │  guests: memory, keys, completion queues, doorbells, rings
 //!                                   │  queue pairs: transport (RC, sans-IO) | local (memory to memory) | datagram
 //!   guest ◄── rings in its memory ──┘
@@ -27,12 +27,14 @@
 //! - Between two queue pairs of one RNIC nothing crosses from one network (VNI) to another, and both ends must
 //!   be connected to each other.
 
+mod balance;
 mod bucket;
 mod config;
 mod cqs;
 mod datagram;
 mod engine;
 mod keys;
+mod lent;
 pub mod limits;
 mod local;
 mod memory;

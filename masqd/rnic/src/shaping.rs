@@ -3,6 +3,7 @@
 use masq_driver::{Limits, Rate};
 
 use crate::bucket::TokenBucket;
+use crate::lent::ClassBucket;
 use crate::transport::Time;
 
 /// What a vNIC may send, and what came of it.
@@ -79,7 +80,7 @@ fn nanos_between(since: Time, now: Time) -> u64 {
 }
 
 /// Gives a bucket another rate, or none; one that was not limited begins full.
-pub fn set_rate(bucket: &mut Option<TokenBucket>, now: Time, rate: Option<Rate>) {
+fn set_rate(bucket: &mut Option<TokenBucket>, now: Time, rate: Option<Rate>) {
     match (bucket.as_mut(), rate) {
         (Some(bucket), Some(rate)) => bucket.set_rate(now, rate),
         (None, Some(rate)) => *bucket = Some(TokenBucket::new(rate, now)),
@@ -104,7 +105,7 @@ pub struct Gate<'a> {
     /// The vNIC's own rate.
     pub vnic: Option<&'a mut TokenBucket>,
     /// Its class's.
-    pub class: Option<&'a mut TokenBucket>,
+    pub class: Option<&'a mut ClassBucket>,
     /// Nothing gets leave.
     pub closed: bool,
 }
@@ -115,8 +116,9 @@ impl Gate<'_> {
         if self.closed {
             return 0;
         }
-        let buckets = [self.vnic.as_deref_mut(), self.class.as_deref_mut()];
-        buckets.into_iter().flatten().map(|b| b.available(now)).min().unwrap_or(u64::MAX)
+        let vnic = self.vnic.as_deref_mut().map_or(u64::MAX, |b| b.available(now));
+        let class = self.class.as_deref_mut().map_or(u64::MAX, |b| b.available(now));
+        vnic.min(class)
     }
 
     /// Who is to blame that `bytes` may not be sent now, if they may not.
@@ -128,7 +130,9 @@ impl Gate<'_> {
         if let Some(until) = self.vnic.as_deref_mut().and_then(lacks) {
             return Err(Short::Vnic(until));
         }
-        match self.class.as_deref_mut().and_then(lacks) {
+        let class_lacks =
+            |b: &mut ClassBucket| (b.available(now) < bytes).then(|| b.worth_trying(now, bytes));
+        match self.class.as_deref_mut().and_then(class_lacks) {
             Some(until) => Err(Short::Class(until)),
             None => Ok(()),
         }
@@ -143,7 +147,10 @@ impl Gate<'_> {
 
     /// `bytes` are sent in any case.
     pub fn charge(&mut self, now: Time, bytes: u64) {
-        for bucket in [self.vnic.as_deref_mut(), self.class.as_deref_mut()].into_iter().flatten() {
+        if let Some(bucket) = self.vnic.as_deref_mut() {
+            bucket.charge(now, bytes);
+        }
+        if let Some(bucket) = self.class.as_deref_mut() {
             bucket.charge(now, bytes);
         }
     }

@@ -18,7 +18,6 @@ use crate::limits;
 use crate::local::{self, Initiator};
 use crate::memory::GuestMemory;
 use crate::qp::{LocalPath, Path, QpKey, RecvSource};
-use crate::shaping::set_rate;
 use crate::transport::Time;
 use crate::udp::Attached;
 use crate::virtqueue::EventQueue;
@@ -514,10 +513,7 @@ impl Engine {
         let checked = check_class(class).and_then(|()| rate.as_ref().map_or(Ok(()), Rate::check));
         checked.map_err(|e| DriverError::Invalid(e.to_string()))?;
         let now = self.world.now;
-        if let Some(class) = self.world.schedule.classes.get_mut(usize::from(class)) {
-            set_rate(&mut class.bucket, now, rate);
-            class.blocked_until = None;
-        }
+        self.world.schedule.set_class_rate(now, class.into(), rate);
         Ok(())
     }
 

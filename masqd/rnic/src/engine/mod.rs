@@ -31,14 +31,14 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use masq_driver::{DriverError, Event, EventSink};
+use masq_driver::{DriverError, Event, EventSink, VnicId};
 use masq_types::WireQpn;
 use masq_wire::{Bth, parse};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use self::fabric::{Fabric, Label, Packets, Parcel};
-use self::schedule::Schedule;
+use self::schedule::{Lenders, Schedule};
 use crate::config::RnicConfig;
 use crate::datagram;
 use crate::local;
@@ -123,10 +123,12 @@ impl Engine {
         if let [_, _, ..] = engines.as_slice() {
             let wakers: Vec<Waker> = engines.iter().map(Self::waker).collect();
             let addresses = Arc::<SharedAddresses>::default();
+            let lenders: Lenders = std::array::from_fn(|_| Arc::default());
             for (engine, fabric) in engines.iter_mut().zip(Fabric::join(&wakers)) {
                 let index = fabric.index;
                 engine.edge = Edge::shared(config.network.clone(), addresses.clone(), index);
                 engine.world.fabric = Some(fabric);
+                engine.world.schedule.lenders = Some((lenders.clone(), wakers.len()));
                 // Connections and keys of one engine differ from those of another.
                 engine.world.qps = QpTable::numbered(index as u8);
                 engine.next_incarnation |= (index as u64) << 56;
@@ -171,6 +173,16 @@ impl Engine {
         if let Some(clock) = self.clock {
             self.world.now = clock();
         }
+    }
+
+    /// How much each of its vNICs has moved, in bytes that also count messages.
+    pub fn work(&self) -> Vec<(VnicId, u64)> {
+        const MESSAGE_BYTES: u64 = 1024;
+        let work = |v: &crate::vnic::Vnic| {
+            let t = &v.traffic;
+            t.tx_ip_bytes + t.rx_ip_bytes + (t.tx_messages + t.rx_messages) * MESSAGE_BYTES
+        };
+        self.world.vnics.iter().map(|(_, v)| (v.id, work(v))).collect()
     }
 
     /// What wakes it from [`Engine::sleep`].

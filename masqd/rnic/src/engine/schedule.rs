@@ -2,10 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 
-use masq_driver::Limits;
+use masq_driver::{Limits, Rate};
 
 use crate::bucket::TokenBucket;
+use crate::lent::{Borrowed, ClassBucket, Lender};
 use crate::qp::QpKey;
 use crate::shaping::{Gate, Shaping};
 use crate::transport::Time;
@@ -13,12 +15,17 @@ use crate::transport::Time;
 /// How many classes there are.
 pub const CLASSES: usize = Limits::CLASSES as usize;
 
+/// What all engines of an RNIC share of their classes' rates.
+pub type Lenders = [Arc<Lender>; CLASSES];
+
 /// Who has something to do, and when.
 #[derive(Debug, Default)]
 pub struct Schedule {
     /// vNICs with something to do: each has its turn, in which its queue pairs have theirs; a higher class before
     /// a lower one.
     pub classes: [Class; CLASSES],
+    /// With several engines: who lends them what their classes may send, and how many they are.
+    pub lenders: Option<(Lenders, usize)>,
     /// vNICs that have used up their rate, by the moment at which they have their turn again.
     pub waiting: Timers<usize>,
     /// Queue pairs that were noted to have something to do since the last turn of all.
@@ -39,12 +46,27 @@ pub struct Class {
     /// Those with something to do, except who waits for its own rate.
     pub ready: VecDeque<usize>,
     /// What they may send together.
-    pub bucket: Option<TokenBucket>,
+    pub bucket: Option<ClassBucket>,
     /// They have used it up until then.
     pub blocked_until: Option<Time>,
 }
 
 impl Schedule {
+    /// What the vNICs of a class may send together from now on, on all engines: each of them is told.
+    pub fn set_class_rate(&mut self, now: Time, number: usize, rate: Option<Rate>) {
+        let lender = self.lenders.as_ref().and_then(|(all, engines)| Some((all.get(number)?, *engines)));
+        let Some(class) = self.classes.get_mut(number) else { return };
+        class.blocked_until = None;
+        match (lender, &mut class.bucket, rate) {
+            (Some((lender, engines)), bucket, rate) => {
+                lender.set_rate(rate);
+                *bucket = rate.map(|_| ClassBucket::Lent(Borrowed::new(lender.clone(), engines)));
+            }
+            (None, Some(ClassBucket::Own(bucket)), Some(rate)) => bucket.set_rate(now, rate),
+            (None, bucket, rate) => *bucket = rate.map(|r| ClassBucket::Own(TokenBucket::new(r, now))),
+        }
+    }
+
     /// Puts a vNIC at the end of its class's list.
     pub fn enqueue(&mut self, class: usize, vnic: usize) {
         if let Some(class) = self.classes.get_mut(class) {
