@@ -115,7 +115,7 @@ fn vnics_are_spread_and_replies_of_all_engines_are_one() {
 #[test]
 fn guests_work_together_while_they_move() {
     let mut net = start(2);
-    let (mut a, mut b) = (End::new(&mut net, 1, &fresh_address()), End::new(&mut net, 2, &fresh_address()));
+    let (mut a, b) = (End::new(&mut net, 1, &fresh_address()), End::new(&mut net, 2, &fresh_address()));
     connect(&mut net, (&a.guest, &a.qp), (&b.guest, &b.qp), &Options::default());
     assert_ne!(rnic(&net).engine_of(a.guest.id), rnic(&net).engine_of(b.guest.id));
     let mut sum = 0;

@@ -44,7 +44,7 @@ struct Port {
 }
 
 impl Network for Shared {
-    fn bind(&self, address: IpAddr) -> io::Result<Box<dyn Datagrams>> {
+    fn bind(&self, address: IpAddr, _: &Arc<masq_rnic::SharedAddresses>) -> io::Result<Box<dyn Datagrams>> {
         let ready = eventfd(1, EventfdFlags::NONBLOCK)?;
         Ok(Box::new(Port { wire: self.0.clone(), address, ready }))
     }
