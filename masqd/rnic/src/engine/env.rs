@@ -14,7 +14,7 @@ use crate::shaping::Gate;
 use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
     AtomicOp, Cause, Completion, Env, Failure, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent,
-    RecvWork, RemoteAccess, RemoteRange, SendWork, Sge, Status, Time, WorkQueue,
+    RecvWork, RemoteAccess, RemoteRange, Room, SendWork, Sge, Status, Time, WorkQueue,
 };
 
 /// Implements [`Env`] over a guest.
@@ -171,6 +171,14 @@ impl Env for QpEnv<'_> {
 
     fn give_back(&mut self, work: SendWork) {
         self.spares.give_back(work);
+    }
+
+    fn lend_room(&mut self) -> Room {
+        self.spares.lend_room()
+    }
+
+    fn give_back_room(&mut self, room: Room) {
+        self.spares.give_back_room(room);
     }
 
     fn may_hold(&self, buffers: usize) -> bool {

@@ -1,27 +1,46 @@
 //! Requests that are done, whose buffers serve those to come: of all queue pairs, so that idle ones keep none and busy ones allocate none.
 
-use crate::transport::SendWork;
+use crate::transport::{Room, SendWork};
 
-/// The spare requests of an engine.
+/// What an engine has to lend.
 #[derive(Debug, Default)]
-pub struct Spares(Vec<SendWork>);
+pub struct Spares {
+    works: Vec<SendWork>,
+    rooms: Vec<Room>,
+}
 
 impl Spares {
-    /// How many are kept: as many as one queue pair has on its way at most. Each is at most about a KiB, by the longest inline data and most
-    /// scatter/gather entries that queue pairs can have.
-    const MOST: usize = 1024;
+    /// How many requests are kept: as many as one queue pair has on its way at most. Each is at most about a KiB, by the longest
+    /// inline data and most scatter/gather entries that queue pairs can have.
+    const MOST_WORKS: usize = 1024;
+    /// For how many queue pairs room for requests is kept.
+    const MOST_ROOMS: usize = 64;
+    /// For how many requests that is at most; what is larger has served as many, and may well be made again.
+    const MOST_ROOM: usize = 64;
 
     /// A request to fill, without data.
     pub fn lend(&mut self) -> SendWork {
-        self.0.pop().unwrap_or_default()
+        self.works.pop().unwrap_or_default()
     }
 
     /// Keeps the buffers of a request, if not too many are kept. What it held is its guest's, and goes no further.
     pub fn give_back(&mut self, mut work: SendWork) {
-        if self.0.len() < Self::MOST {
+        if self.works.len() < Self::MOST_WORKS {
             work.inline_data.clear();
             work.sges.clear();
-            self.0.push(work);
+            self.works.push(work);
+        }
+    }
+
+    /// Room for requests.
+    pub fn lend_room(&mut self) -> Room {
+        self.rooms.pop().unwrap_or_default()
+    }
+
+    /// Keeps room for requests, if it is not too much.
+    pub fn give_back_room(&mut self, room: Room) {
+        if self.rooms.len() < Self::MOST_ROOMS && room.capacity() <= Self::MOST_ROOM {
+            self.rooms.push(room);
         }
     }
 }
@@ -42,9 +61,10 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_kept_than_one_queue_pair_uses() {
+    fn what_is_kept_is_bounded() {
         let mut spares = Spares::default();
-        (0..2 * Spares::MOST).for_each(|_| spares.give_back(SendWork::default()));
-        assert_eq!(spares.0.len(), Spares::MOST);
+        (0..2 * Spares::MOST_WORKS).for_each(|_| spares.give_back(SendWork::default()));
+        (0..2 * Spares::MOST_ROOMS).for_each(|_| spares.give_back_room(Room::default()));
+        assert_eq!((spares.works.len(), spares.rooms.len()), (Spares::MOST_WORKS, Spares::MOST_ROOMS));
     }
 }

@@ -5,6 +5,8 @@ use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
 use vrdma_abi::ring;
 
+use super::inflight::Room;
+
 /// What surrounds one queue pair: its work queues, its completion queues, and memory as its protection domain
 /// lets it be seen.
 ///
@@ -34,6 +36,14 @@ pub trait Env {
 
     /// Takes a request that is done, whose buffers may serve another.
     fn give_back(&mut self, _work: SendWork) {}
+
+    /// Room for requests that are taken out of a ring. It may have been [given back](Self::give_back_room).
+    fn lend_room(&mut self) -> Room {
+        Room::default()
+    }
+
+    /// Takes the room of a queue pair that holds none any more.
+    fn give_back_room(&mut self, _room: Room) {}
 
     /// Whether a queue pair that keeps the memory of `buffers` send requests may keep that of one more. Without, it goes on
     /// when one of its requests is done; it is not asked for the first.

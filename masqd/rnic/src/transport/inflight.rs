@@ -15,6 +15,17 @@ use masq_types::Psn;
 use super::env::SendWork;
 use super::request::{Failure, Request};
 
+/// Room for requests, none of which are in it.
+#[derive(Debug, Default)]
+pub struct Room(VecDeque<Request>);
+
+impl Room {
+    /// For how many.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Inflight {
     requests: VecDeque<Request>,
@@ -31,9 +42,6 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
-    /// Requests for which an idle queue pair keeps room.
-    const IDLE_ROOM: usize = 4;
-
     /// Forgets everything and begins at `psn`.
     pub(super) fn start(&mut self, psn: Psn) {
         self.requests.clear();
@@ -105,11 +113,20 @@ impl Inflight {
         self.requests.len()
     }
 
-    /// Nothing more is posted for the moment: if nothing is held either, lets go of almost all memory.
-    pub(super) fn rest(&mut self) {
-        if self.requests.is_empty() && self.requests.capacity() > Self::IDLE_ROOM {
-            self.requests.shrink_to(Self::IDLE_ROOM);
-        }
+    /// Whether there is no room for a request, nor has any been taken back since nothing was held.
+    pub(super) fn needs_room(&self) -> bool {
+        self.requests.capacity() == 0
+    }
+
+    /// Room to begin with; it grows by itself.
+    pub(super) fn take_room(&mut self, room: Room) {
+        self.requests = room.0;
+    }
+
+    /// Nothing more is posted for the moment: if nothing is held either, no room is needed.
+    pub(super) fn rest(&mut self) -> Option<Room> {
+        let idle = self.requests.is_empty() && !self.needs_room();
+        idle.then(|| Room(std::mem::take(&mut self.requests)))
     }
 
     /// Gives a request its PSNs.
@@ -233,15 +250,17 @@ mod tests {
         assert!(!q.has_begun());
     }
 
-    /// What is held stays, and almost nothing when idle.
+    /// What is held stays, and nothing when idle.
     #[test]
     fn memory_follows_what_is_held() {
         let mut q = inflight(&[1; 1000]);
-        q.rest();
+        assert!(q.rest().is_none());
         assert_eq!(q.len(), 1000);
         (0..1000).for_each(|_| q.advance(1));
         while q.pop().is_some() {}
-        q.rest();
-        assert!(q.requests.capacity() < 16);
+        assert!(q.rest().is_some_and(|room| room.capacity() >= 1000));
+        assert!(q.needs_room() && q.rest().is_none());
+        q.take_room(Room(VecDeque::with_capacity(8)));
+        assert!(!q.needs_room());
     }
 }

@@ -65,6 +65,7 @@ pub use env::{
     AtomicOp, Bind, Cause, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
     Registration, RemoteAccess, RemoteRange, SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
 };
+pub use inflight::Room;
 pub use receipt::Receipt;
 pub use request::{Failure, change_key, judge_send};
 pub use rtt::RoundTrip;

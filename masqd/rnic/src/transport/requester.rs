@@ -159,9 +159,12 @@ impl Requester {
         let mut work = env.lend();
         if !env.next_send(&mut work) {
             env.give_back(work);
-            self.inflight.rest();
+            self.rest(env);
             self.ring_has_work = false;
             return false;
+        }
+        if self.inflight.needs_room() {
+            self.inflight.take_room(env.lend_room());
         }
         match judge_send(env, &work, link.attributes, link.config) {
             Ok(_) if work.op.is_local() => self.inflight.push(work, 0, 0, None),
@@ -600,6 +603,13 @@ impl Requester {
         env.give_back(request.work);
     }
 
+    /// Lets go of memory that an idle queue pair does not need.
+    fn rest<E: Env>(&mut self, env: &mut E) {
+        if let Some(room) = self.inflight.rest() {
+            env.give_back_room(room);
+        }
+    }
+
     /// The first request fails, and with it the queue pair.
     fn fail<E: Env>(
         &mut self,
@@ -623,7 +633,7 @@ impl Requester {
             env.give_back(request.work);
         }
         self.inflight.start(self.inflight.high());
-        self.inflight.rest();
+        self.rest(env);
         self.retry = Retry::default();
         self.probe = Probe::default();
         self.recovery = None;
