@@ -125,7 +125,7 @@ def _stop_masqd(args):
 
 def _start_masqd(args):
     from masqlab import lifecycle
-    lifecycle.start_masqd(args.host)
+    lifecycle.start_masqd(args.host, args.args or ())
 
 
 def _restart_masqd(args):
@@ -220,7 +220,11 @@ def _parser():
         command = add(name, act, text)
         command.add_argument("host")
         command.add_argument("--term", action="store_true", help="with SIGTERM instead of SIGKILL")
-    add("start-masqd", _start_masqd, "start masqd on a host").add_argument("host")
+        if act is _restart_masqd:
+            command.add_argument("--arg", action="append", dest="args", metavar="ARG", help="one more argument for masqd, this time; can be given several times")
+    command = add("start-masqd", _start_masqd, "start masqd on a host")
+    command.add_argument("host")
+    command.add_argument("--arg", action="append", dest="args", metavar="ARG", help="one more argument for masqd, this time; can be given several times")
 
     add("update", _update, "build module, provider and masqd anew and put them into the running lab")
     return parser

@@ -74,6 +74,42 @@ class Default(unittest.TestCase):
         self.assertEqual(state["security_group"][1], {"name": "red", "vpc": "red"})
 
 
+class Stations(unittest.TestCase):
+    TEXT = GOOD.replace('address = "10.0.9.9"', 'underlay = ["10.77.0.100", "fd77::64"]') + """
+[[vm]]
+name = "g3"
+tenant = "green"
+host = "a"
+aliases = ["10.77.0.50", "fd77::32"]
+"""
+
+    def test_a_station_is_a_static_endpoint_for_each_address(self):
+        state = tomllib.loads(services.desired(load(self.TEXT)))
+        self.assertEqual([v["name"] for v in state["vnic"]], ["g1", "g3"])
+        self.assertEqual(state["static_endpoint"], [
+            {"name": "g2", "vpc": "green", "addresses": ["10.77.0.100"], "underlay_address": "10.77.0.100", "security_groups": ["green"]},
+            {"name": "g2-2", "vpc": "green", "addresses": ["fd77::64"], "underlay_address": "fd77::64", "security_groups": ["green"]},
+        ])
+
+    def test_aliases_are_the_hosts_and_the_vnics(self):
+        state = tomllib.loads(services.desired(load(self.TEXT)))
+        self.assertEqual(state["host"][0]["aliases"], [{"address": "10.77.0.50/24", "link": "ul0"}, {"address": "fd77::32/64", "link": "ul0"}])
+        self.assertNotIn("aliases", state["host"][2])
+        self.assertEqual(state["vnic"][1]["addresses"], ["10.0.0.3", "10.77.0.50", "fd77::32"])
+        self.assertEqual(state["vnic"][1]["dedicated_alias"], "10.77.0.50")
+
+    def test_mistakes_are_named(self):
+        for change, says in [
+            (("10.77.0.50", "10.78.0.50"), "outside"),
+            (("10.77.0.50", "10.77.0.100"), "twice"),
+            (("10.77.0.50", "10.77.0.3"), "twice"),
+            (("fd77::32", "nowhere"), "aliases"),
+            (('aliases = ["10.77.0.50"', 'underlay = ["10.77.0.7"]\naliases = ["10.77.0.50"'), "no vNIC"),
+        ]:
+            with self.subTest(says), self.assertRaisesRegex(LabError, says):
+                load(self.TEXT.replace(*change, 1))
+
+
 class File(unittest.TestCase):
     def test_a_file_is_read_whole(self):
         topo = load(GOOD)

@@ -138,14 +138,14 @@ def stop_masqd(name, sig=signal.SIGKILL):
         state.save(lab)
 
 
-def start_masqd(name):
+def start_masqd(name, more=()):
     with state.lock(wait=True):
         lab = state.require()
         if not lab["rdma"]:
             raise LabError("this lab was brought up --without-masqd")
         if state.alive(state.host(lab, name).get("process")):
             raise LabError(f"masqd on {name} is running already")
-        services.start_masqd(lab, name)
+        services.start_masqd(lab, name, more)
         state.save(lab)
 
 
@@ -180,7 +180,7 @@ def update():
         with step(f"VMs: new module and provider in {len(running)}"):
             with concurrent.futures.ThreadPoolExecutor(max(1, len(running))) as pool:
                 list(pool.map(renew, running))
-        _devices(lab, _running(lab), DEVICE_TIMEOUT)
+        _devices(lab, [name for name in _running(lab) if not lab["vms"][name]["underlay"]], DEVICE_TIMEOUT)
 
 
 def status():
@@ -210,7 +210,8 @@ def _boot(lab, names):
     with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(lambda name: ssh.connect(lab, name, tries=20), names))
     if lab["rdma"]:
-        missing = [n for n, found in _devices(lab, names, DEVICE_TIMEOUT).items() if found is None]
+        tenants = [name for name in names if not lab["vms"][name]["underlay"]]
+        missing = [n for n, found in _devices(lab, tenants, DEVICE_TIMEOUT).items() if found is None]
         if missing:
             raise LabError(f"no RDMA device with a GID for its address after {DEVICE_TIMEOUT} s in: {', '.join(missing)}\n"
                            f"look at: scripts/lab logs {missing[0]}; scripts/lab exec {missing[0]} -- dmesg; "
@@ -266,6 +267,7 @@ def _write_initramfs(guests):
 def _describe(topo, guests, built, init, extra_masqd_args):
     return {
         "complete": False, "init": init, "rdma": bool(built), "qemu": str(qemu.binary()), "guest_mtu": topo.guest_mtu,
+        "underlay_mtu": topo.underlay.mtu,
         "masqd": built.get("masqd"), "masqctl": built.get("masqctl"),
         "masqd_args": [*topo.masqd_args, *extra_masqd_args],
         "hosts": {h.name: {
@@ -277,6 +279,8 @@ def _describe(topo, guests, built, init, extra_masqd_args):
             "root": v.root, "kernel": str(guests[v.root][0].kernel), "image": str(guests[v.root][0].image),
             "initramfs": str(_initramfs(v.root)),
             "tap": netns.tap(v), "management": netns.management_address(v), "management_tap": netns.management_tap(v),
+            "aliases": [topology.on_link(a) for a in v.aliases], "underlay": [topology.on_link(a) for a in v.underlay],
+            "underlay_tap": netns.underlay_tap(v), "underlay_mac": f"52:54:00:fe:{v.host.index:02x}:{v.index:02x}",
             "management_mac": f"52:54:00:ff:{v.host.index:02x}:{v.index:02x}",
         } for v in topo.vms},
     }

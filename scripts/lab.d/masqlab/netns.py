@@ -60,6 +60,10 @@ def tap(vm):
     return f"t{vm.index}"
 
 
+def underlay_tap(vm):
+    return f"u{vm.index}"
+
+
 def management_tap(vm):
     return f"m{vm.index}"
 
@@ -78,13 +82,14 @@ def _host(topology, host):
 
 
 def _underlay(topology):
-    """Path p is a network 10.77.p.0/24: a veth pair between two hosts, a switch between more."""
+    """Path p is a network 10.77.p.0/24: a veth pair between two hosts, a switch between more, or where stations are."""
     hosts, under = topology.hosts, topology.underlay
-    if len(hosts) != 2:
+    switched = len(hosts) != 2 or topology.stations
+    if switched:
         _add_ns(FABRIC_NS)
     for path in range(under.paths):
         link = f"ul{path}"
-        if len(hosts) == 2:
+        if not switched:
             first, second = (host_ns(h.name) for h in hosts)
             run(["ip", "link", "add", link, "netns", first, "type", "veth", "peer", "name", link, "netns", second])
         else:
@@ -101,6 +106,21 @@ def _underlay(topology):
             _batch(ns, [f"link set {link} mtu {under.mtu}{gso}",
                         f"addr add 10.77.{path}.{host.index}/24 dev {link}", f"link set {link} up"])
             _shape(ns, link, under)
+    for vm in topology.stations:
+        _station(under, vm)
+
+
+def _station(under, vm):
+    """A VM's interface on path 0: a bridge in its host's namespace, where its QEMU runs, joins its tap to the switch."""
+    ns, bridge, inner, port = host_ns(vm.host.name), f"sb{vm.index}", f"sl{vm.index}", f"ps{vm.index}"
+    run(["ip", "link", "add", inner, "netns", ns, "type", "veth", "peer", "name", port, "netns", FABRIC_NS])
+    _batch(FABRIC_NS, [f"link set {port} mtu {under.mtu} master sw0 up"])
+    commands = [f"link add {bridge} mtu {under.mtu} type bridge", f"link set {bridge} addrgenmode none", f"link set {bridge} up",
+                f"tuntap add {underlay_tap(vm)} mode tap"]
+    for link in (inner, underlay_tap(vm)):
+        commands += [f"link set {link} addrgenmode none", f"link set {link} mtu {under.mtu} master {bridge} up"]
+    _batch(ns, commands)
+    _shape(FABRIC_NS, port, under)
 
 
 def _shape(ns, link, under):

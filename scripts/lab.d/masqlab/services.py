@@ -5,7 +5,7 @@ import socket
 import subprocess
 import time
 
-from . import netns, state
+from . import netns, state, topology as topologies
 from .paths import STATE
 from .ui import LabError, run
 
@@ -31,12 +31,12 @@ def start_etcd():
     return process
 
 
-def start_masqd(lab, name):
-    """Starts masqd on one host and waits for its control socket; the state gets its process."""
+def start_masqd(lab, name, more=()):
+    """Starts masqd on one host, with more arguments this time, and waits for its control socket; the state gets its process."""
     host = lab["hosts"][name]
     sock = STATE / name / "masqd.sock"
     sock.unlink(missing_ok=True)
-    argv = [lab["masqd"], "--host", name, "--store", STORE, "--run-dir", host["run_dir"], *lab["masqd_args"]]
+    argv = [lab["masqd"], "--host", name, "--store", STORE, "--run-dir", host["run_dir"], *lab["masqd_args"], *more]
     host["process"] = _start(host["netns"], argv, f"masqd-{name}")
     _wait(lambda: _connects(sock), host["process"], f"masqd-{name}", 20)
 
@@ -54,14 +54,24 @@ def desired(topology):
     out = ["# Made by scripts/lab from the topology."]
     for host in topology.hosts:
         out += ["", "[[host]]", f'name = "{host.name}"', f"underlay = {_list(topology.host_underlay(host))}"]
+        for alias in (a for vm in topology.vms if vm.host is host for a in vm.aliases):
+            out += ["[[host.aliases]]", f'address = "{topologies.on_link(alias)}"', 'link = "ul0"']
     for tenant in topology.tenants:
         out += ["", "[[vpc]]", f'name = "{tenant.name}"', f"vni = {tenant.vni}"]
         out += ["", "[[security_group]]", f'name = "{tenant.name}"', f'vpc = "{tenant.name}"']
     for vm in topology.vms:
+        groups = [f"security_groups = {_list([vm.tenant.name])}"] if vm.tenant.rules == "allow" else []
+        # One for each address: a static endpoint has one on the underlay.
+        for i, address in enumerate(vm.underlay):
+            name = vm.name if i == 0 else f"{vm.name}-{i + 1}"
+            out += ["", "[[static_endpoint]]", f'name = "{name}"', f'vpc = "{vm.tenant.name}"', f"addresses = {_list([address])}",
+                    f'underlay_address = "{address}"', *groups]
+        if vm.underlay:
+            continue
         out += ["", "[[vnic]]", f'name = "{vm.name}"', f'vpc = "{vm.tenant.name}"', f'host = "{vm.host.name}"',
-                f'mac = "{vm.mac}"', f"addresses = {_list([vm.address])}"]
-        if vm.tenant.rules == "allow":
-            out.append(f"security_groups = {_list([vm.tenant.name])}")
+                f'mac = "{vm.mac}"', f"addresses = {_list([vm.address, *vm.aliases])}", *groups]
+        if vm.aliases:
+            out.append(f'dedicated_alias = "{vm.aliases[0]}"')
     return "\n".join(out) + "\n"
 
 

@@ -10,6 +10,8 @@ from .ui import LabError
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,20}")
 VXLAN_OVERHEAD = 50
+# Where path 0 of the underlay is: addresses of hosts, aliases and stations.
+UNDERLAY = [ipaddress.ip_network("10.77.0.0/24"), ipaddress.ip_network("fd77::/64")]
 GUEST_MTU_MAX = 9000
 
 # Blue has a pair on one host (1, 2) and pairs on two (1-3, 2-3); red, on the very same addresses, a pair on two.
@@ -46,6 +48,10 @@ class Vm:
     vcpus: int
     memory_mib: int
     root: str
+    # Underlay addresses that are also its virtual ones; the first is its vNIC's dedicated alias.
+    aliases: list
+    # It is a station of the underlay with these addresses, and has rxe there instead of a vNIC.
+    underlay: list
 
 
 @dataclasses.dataclass
@@ -71,6 +77,15 @@ class Topology:
     def host_underlay(self, host):
         """The physical addresses of a host, one per path."""
         return [f"10.77.{path}.{host.index}" for path in range(self.underlay.paths)]
+
+    @property
+    def stations(self):
+        return [vm for vm in self.vms if vm.underlay]
+
+
+def on_link(address):
+    """An address of the underlay with the length of its network's prefix."""
+    return f"{address}/{next(net.prefixlen for net in UNDERLAY if ipaddress.ip_address(address) in net)}"
 
 
 def load(path, count=None, vcpus=None, memory=None, root=DEFAULT_KIND):
@@ -101,6 +116,8 @@ def load(path, count=None, vcpus=None, memory=None, root=DEFAULT_KIND):
             _find(vms, name, "--vcpus: VM")
     for what in ("address", "mac"):
         _unique([(v.tenant.name, getattr(v, what)) for v in vms], f"tenant and {what}")
+    taken = [a for vm in vms for a in vm.aliases + vm.underlay] + [f"10.77.0.{h.index}" for h in hosts]
+    _unique(taken, "underlay address")
     if not hosts or not vms:
         raise LabError("a topology needs at least one [[host]] and one [[vm]]")
     if len(hosts) > 200 or len(vms) > 200:
@@ -157,7 +174,7 @@ def _tenant(data):
 
 
 def _vm(data, index, hosts, tenants, members, vcpus, memory, root):
-    _only(data, {"name", "tenant", "host", "address", "mac", "vcpus", "memory", "root"}, "[[vm]]")
+    _only(data, {"name", "tenant", "host", "address", "mac", "vcpus", "memory", "root", "aliases", "underlay"}, "[[vm]]")
     name = _name(data, "vm")
     tenant = _find(tenants, data.get("tenant"), f"VM {name}: tenant")
     host = _find(hosts, data.get("host"), f"VM {name}: host")
@@ -176,7 +193,24 @@ def _vm(data, index, hosts, tenants, members, vcpus, memory, root):
     root = data.get("root", root)
     if root not in KINDS:
         raise LabError(f"VM {name}: no guest root is called {root!r}; there are: {', '.join(KINDS)}")
-    return Vm(name, index, tenant, host, str(address), mac, cpus, _mebibytes(memory or data.get("memory", "1G"), name), root)
+    aliases, underlay = (_underlay_addresses(data.get(key, []), f"VM {name}: {key}") for key in ("aliases", "underlay"))
+    if aliases and underlay:
+        raise LabError(f"VM {name}: a station of the underlay has no vNIC that could have aliases")
+    memory = _mebibytes(memory or data.get("memory", "1G"), name)
+    return Vm(name, index, tenant, host, str(address), mac, cpus, memory, root, aliases, underlay)
+
+
+def _underlay_addresses(texts, what):
+    found = []
+    for text in texts:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError as error:
+            raise LabError(f"{what}: {error}") from None
+        if not any(address in net for net in UNDERLAY):
+            raise LabError(f"{what}: {address} is outside of {' and '.join(map(str, UNDERLAY))}")
+        found.append(str(address))
+    return found
 
 
 def _mebibytes(text, name):

@@ -59,7 +59,7 @@ def accelerator(root, initramfs):
 def start(lab, entry):
     """Starts one VM of the state `lab`; returns at once. `entry` gets its process."""
     name = entry["name"]
-    if lab["rdma"] and not lab.get("queues"):
+    if lab["rdma"] and not entry["underlay"] and not lab.get("queues"):
         sock = f"{lab['hosts'][entry['host']]['run_dir']}/{name}.sock"
         _wait_for_socket(sock, name, entry["host"])
         lab["queues"] = vhost.queue_count(sock)
@@ -110,8 +110,10 @@ def _emulator_failed(name):
 
 def _command(lab, entry, console):
     name, host = entry["name"], lab["hosts"][entry["host"]]
+    rdma = lab["rdma"] and not entry["underlay"]
     append = (f"{KERNEL_ARGS} masq.name={name} masq.address={entry['address']}/{entry['prefix_length']}"
-              f" masq.mgmt={entry['management']}/24 masq.init={lab['init']} masq.rdma={int(lab['rdma'])}")
+              f" masq.mgmt={entry['management']}/24 masq.init={lab['init']} masq.rdma={int(rdma)}"
+              f" masq.aliases={','.join(entry['aliases'])} masq.underlay={','.join(entry['underlay'])}")
     argv = [
         lab["qemu"], *FIRMWARE, "-name", f"{name},process=masq-{name}", *_board(entry["memory_mib"], entry["vcpus"]),
         *ACCELERATORS[lab["accelerator"]], *_kernel(entry["kernel"], entry["initramfs"]), "-append", append,
@@ -126,7 +128,10 @@ def _command(lab, entry, console):
         "-serial", f"file:{console}",
         "-qmp", f"unix:{STATE}/qmp/{name}.sock,server=on,wait=off",
     ]
-    if lab["rdma"]:
+    if entry["underlay"]:
+        argv += ["-netdev", f"tap,id=underlay,ifname={entry['underlay_tap']},script=no,downscript=no",
+                 "-device", f"virtio-net-pci,netdev=underlay,mac={entry['underlay_mac']},host_mtu={lab['underlay_mtu']},romfile="]
+    if rdma:
         argv += ["-chardev", f"socket,id=rdma,path={host['run_dir']}/{name}.sock,reconnect-ms=1000",
                  "-device", f"vhost-user-rdma-pci,chardev=rdma,num_vqs={lab['queues']}"]
     return argv
