@@ -5,6 +5,7 @@ rxe's hw_counters before and after. Loss is injected by masqd's RNIC into what c
 """
 
 import dataclasses
+import ipaddress
 import itertools
 import subprocess
 
@@ -29,17 +30,18 @@ class Setting:
 
 
 # Program, options, and the direction of its payload seen from the client. Datagrams that are lost are not sent again, so that
-# what counts them would wait for ever: those without loss only.
+# what counts them would wait for ever: those without loss only. Reads and atomics that are outstanding: 16, which is vrdma's limit; by
+# itself perftest takes the peer's, rxe's 128, and no device takes more than it can.
 RELIABLE = [
-    ("ib_write_bw", "-n 100 -s 16384", "to the server"), ("ib_read_bw", "-n 100 -s 16384", "from the server"),
-    ("ib_send_bw", "-n 100 -s 16384", "to the server"), ("ib_atomic_bw", "-n 100", "both ways"),
-    ("ib_write_lat", "-n 50 -s 2", "both ways"), ("ib_read_lat", "-n 50 -s 2", "from the server"),
-    ("ib_send_lat", "-n 50 -s 2", "both ways"), ("ib_atomic_lat", "-n 50", "both ways"),
+    ("ib_write_bw", "-n 50 -s 16384", "to the server"), ("ib_read_bw", "-o 16 -n 50 -s 16384", "from the server"),
+    ("ib_send_bw", "-n 50 -s 16384", "to the server"), ("ib_atomic_bw", "-o 16 -n 50", "both ways"),
+    ("ib_write_lat", "-n 20 -s 2", "both ways"), ("ib_read_lat", "-o 16 -n 20 -s 2", "from the server"),
+    ("ib_send_lat", "-n 20 -s 2", "both ways"), ("ib_atomic_lat", "-o 16 -n 20", "both ways"),
 ]
-DATAGRAMS = [("ib_send_bw", "-c UD -n 100 -s 1024", "to the server"), ("ib_send_lat", "-c UD -n 50 -s 64", "both ways")]
-PINGPONGS = [("ibv_rc_pingpong", "-c -n 50 -s 16384", "both ways, checked")]
+DATAGRAMS = [("ib_send_bw", "-c UD -n 50 -s 1024", "to the server"), ("ib_send_lat", "-c UD -n 20 -s 64", "both ways")]
+PINGPONGS = [("ibv_rc_pingpong", "-c -n 20 -s 16384", "both ways, checked")]
 # Datagrams that are lost end these as well.
-PINGPONGS_WITHOUT_LOSS = [("ibv_ud_pingpong", "-c -n 50 -s 1000", "both ways, checked")]
+PINGPONGS_WITHOUT_LOSS = [("ibv_ud_pingpong", "-c -n 20 -s 1000", "both ways, checked")]
 
 
 class Ends:
@@ -88,8 +90,9 @@ def gid_of(vm, address):
     text = vm.run("for d in /sys/class/infiniband/*; do for f in $d/ports/1/gids/*; do i=${f##*/};"
                   " read -r t 2>/dev/null <$d/ports/1/gid_attrs/types/$i || continue; [ \"$t\" = 'RoCE v2' ] || continue;"
                   " read -r g <$f; echo ${d##*/} $i $g; done; done", check=False)
-    want = vm.run(f"python3 -c 'import ipaddress; a = ipaddress.ip_address(\"{address}\");"
-                  " print(ipaddress.IPv6Address(\"::ffff:\" + str(a) if a.version == 4 else a).exploded)'").strip()
+    packed = ipaddress.ip_address(address).packed
+    digits = (bytes(10) + b"\xff\xff" + packed if len(packed) == 4 else packed).hex()
+    want = ":".join(digits[i:i + 4] for i in range(0, 32, 4))
     for line in text.splitlines():
         device, index, gid = line.split()
         if gid == want:
