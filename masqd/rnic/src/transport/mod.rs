@@ -7,8 +7,8 @@
 //!                  ┌─────────────────────────── QpCore: state, attributes ──────────────────────────┐
 //!  send ring ─────►│ Requester                                                                      │
 //!                  │   Inflight   requests and their PSNs: what is acknowledged, sent, to be sent   │
-//!                  │   Retry      counters and deadlines                                            ├──► Batch ──► datagrams
-//!  packets ───────►│ Responder                                                                      │
+//!                  │   Retry      counters and deadlines            Recovery   what of them is lost ├──► Batch ──► datagrams
+//!  packets ───────►│ Responder                                      Reorder    what came too early  │
 //!                  │   Receive    the receive that a message fills      Resources  READs and        ├──► completions, events
 //!  recv ring ─────►│   Reply      what to acknowledge or refuse                    atomics to answer│
 //!                  └────────────────────────────────────────────────────────────────────────────────┘
@@ -27,6 +27,7 @@
 //!   makes them wait for that, too. What comes behind them is looked at only then, since it may use the key.
 //! - Of an unreliable connection, what the responder cannot carry out is dropped in silence, and with it the rest of its message; the receive that
 //!   it had begun to fill takes the next message.
+//! - Between two RNICs of masq, losses are repaired selectively (docs/ARCHITECTURE.md, Loss).
 //! - A READ response at the wrong place is taken for a sign of loss, one of the wrong length for a bad response.
 
 mod attributes;
