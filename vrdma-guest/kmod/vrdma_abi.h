@@ -1489,6 +1489,12 @@ static_assert(offsetof(struct vrdma_user_qp_reply, reserved) == 44, "offset of v
 	counter("req_remote_invalid_request"), \
 	counter("req_remote_access_errors"), \
 	counter("np_ecn_marked_roce_packets"), \
-	counter("rx_dropped"),
+	counter("rx_dropped"), \
+	counter("sent_selective_acks"), \
+	counter("rcvd_selective_acks"), \
+	counter("selective_repairs"), \
+	counter("probes"), \
+	counter("early_pkts_kept"), \
+	counter("early_pkts_dropped"),
 
 #endif /* VRDMA_ABI_H */

@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueEnum};
 
+use crate::capture::Capture;
 use crate::connect::{Server, Target, tls};
 use crate::failure::Failure;
 use crate::kinds::KINDS;
 use crate::object;
 use crate::output::Output;
+use crate::qp::QpAction;
 use crate::units::parse_interval;
 
 const ABOUT: &str = "Controls masqd, the host daemon of masq: RDMA for tenants' VMs";
@@ -121,6 +123,13 @@ pub enum Action {
         #[arg(long)]
         once: bool,
     },
+    /// Show how queue pairs of this host's guests are.
+    Qp {
+        #[command(subcommand)]
+        action: QpAction,
+    },
+    /// Write the packets of a queue pair to a file, for Wireshark.
+    Capture(Capture),
     /// Show what the host's RNIC has counted.
     Counters,
     /// Write a script that completes masqctl's command lines in a shell.

@@ -2,17 +2,20 @@
 
 use std::error::Error;
 use std::io;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, IF_MATCH, IF_NONE_MATCH};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use masq_model::api::ErrorReply;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use crate::connect::Target;
 
@@ -179,9 +182,56 @@ impl Client {
         Ok(serde_json::from_slice(&body)?)
     }
 
+    /// Sends a request, and hands the answer over as it comes, for as long as that takes, until it ends or `take` breaks off.
+    pub async fn download(
+        &self,
+        call: Call,
+        mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        let late = || ClientError::Late { target: self.target.to_string(), patience: PATIENCE };
+        let answer = tokio::time::timeout(PATIENCE, self.send(call)).await.map_err(|_| late())??;
+        let Answered { response, sender: _sender, connection: _connection } = answer;
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await?);
+        }
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|source| self.http(source))?;
+            if let Some(bytes) = frame.data_ref()
+                && take(bytes).is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     async fn exchange(&self, call: Call) -> Result<Bytes, ClientError> {
+        let Answered { response, sender: _sender, connection: _connection } = self.send(call).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await?);
+        }
+        let body = response.into_body().collect().await.map_err(|source| self.http(source))?;
+        Ok(body.to_bytes())
+    }
+
+    fn http(&self, source: hyper::Error) -> ClientError {
+        ClientError::Http { target: self.target.to_string(), source }
+    }
+
+    /// What an answer says that is no success.
+    async fn refusal(&self, response: Response<Incoming>) -> Result<ClientError, ClientError> {
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(|source| self.http(source))?.to_bytes();
+        Ok(match serde_json::from_slice(&bytes) {
+            Ok(reply) => ClientError::Refused { status, reply },
+            Err(_) => ClientError::Status(status),
+        })
+    }
+
+    async fn send(&self, call: Call) -> Result<Answered, ClientError> {
         let target = || self.target.to_string();
-        let http = |source| ClientError::Http { target: target(), source };
+        let http = |source| self.http(source);
         let stream = self
             .target
             .connect()
@@ -189,7 +239,7 @@ impl Client {
             .map_err(|source| ClientError::Connect { target: target(), source })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
-        let connection = tokio::spawn(connection);
+        let connection = AbortOnDrop(tokio::spawn(connection));
         let mut request = Request::builder()
             .method(call.method)
             .uri(call.path)
@@ -200,17 +250,22 @@ impl Client {
         }
         let request = request.body(Full::new(call.body)).expect("method, path and headers are well-formed");
         let response = sender.send_request(request).await.map_err(http)?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(http)?.to_bytes();
-        drop(sender);
-        connection.abort();
-        if status.is_success() {
-            return Ok(bytes);
-        }
-        Err(match serde_json::from_slice(&bytes) {
-            Ok(reply) => ClientError::Refused { status, reply },
-            Err(_) => ClientError::Status(status),
-        })
+        Ok(Answered { response, sender, connection })
+    }
+}
+
+/// An answer whose body is still to come, and what it comes by.
+struct Answered {
+    response: Response<Incoming>,
+    sender: SendRequest<Full<Bytes>>,
+    connection: AbortOnDrop,
+}
+
+struct AbortOnDrop(JoinHandle<hyper::Result<()>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

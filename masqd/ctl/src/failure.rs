@@ -74,6 +74,17 @@ pub enum Failure {
         /// Why.
         source: std::io::Error,
     },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// masqd ended a capture without saying that it is complete.
+    #[error("the capture broke off: what is in the file is not all that was asked for")]
+    BrokenCapture,
     /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Write(#[from] std::io::Error),
@@ -98,6 +109,8 @@ impl Failure {
             | Failure::Exists { .. }
             | Failure::Changed { .. }
             | Failure::NotInList { .. }
+            | Failure::WriteFile { .. }
+            | Failure::BrokenCapture
             | Failure::Write(_) => 1,
         }
     }

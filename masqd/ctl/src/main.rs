@@ -1,5 +1,6 @@
 //! masqctl: what people and scripts ask of a host's masqd.
 
+mod capture;
 mod cli;
 mod client;
 mod connect;
@@ -10,6 +11,7 @@ mod form;
 mod kinds;
 mod object;
 mod output;
+mod qp;
 mod show;
 mod table;
 mod top;
@@ -25,8 +27,9 @@ use cli::{Action, Global, Shell};
 use client::{Call, Client, ClientError};
 use failure::{Failure, Outcome, check_realised};
 use hyper::Method;
-use masq_model::api::{Applied, ConnectionStatus, Explanation, Traffic};
+use masq_model::api::{Applied, ConnectionStatus, Explanation, QueuePair, Traffic};
 use output::{Output, print, print_json};
+use qp::QpAction;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -82,6 +85,8 @@ async fn act(client: &Client, action: Action, output: Output) -> Result<Outcome,
             let text = |c: &Vec<ConnectionStatus>| show::connections(c, now_unix_seconds());
             answer(client, call.query_if("vpc", vpc.as_deref()), output, text).await?;
         }
+        Action::Qp { action } => queue_pairs(client, action, output).await?,
+        Action::Capture(wanted) => capture::run(client, &wanted).await?,
         Action::Counters => answer(client, Call::get(&["counters"]), output, show::counters).await?,
         Action::Explain { from, to, vpc, transport } => {
             let call = Call::get(&["explain"]).query("from", &from).query("to", &to);
@@ -99,6 +104,19 @@ async fn act(client: &Client, action: Action, output: Output) -> Result<Outcome,
         Action::Completion { shell } => completion(shell)?,
     }
     Ok(Outcome::Done)
+}
+
+async fn queue_pairs(client: &Client, action: QpAction, output: Output) -> Result<(), Failure> {
+    let (vnic, vpc) = match action {
+        QpAction::Show { vnic: Some(vnic), qpn: Some(qpn) } => {
+            let call = Call::get(&["queue-pairs", &vnic, &qpn.to_string()]);
+            return answer(client, call, output, |q: &QueuePair| qp::single(q, now_unix_seconds())).await;
+        }
+        QpAction::Show { vnic, .. } => (vnic, None),
+        QpAction::List { vnic, vpc } => (vnic, vpc),
+    };
+    let call = Call::get(&["queue-pairs"]).query_if("vnic", vnic.as_deref()).query_if("vpc", vpc.as_deref());
+    answer(client, call, output, |all: &Vec<QueuePair>| qp::list(all)).await
 }
 
 /// Prints what masqd answers, as it stands or made readable.

@@ -18,6 +18,7 @@
 //! | [`api`] | HTTP on a Unix socket, and with mutual TLS on TCP |
 
 pub mod api;
+mod capture;
 pub mod claim;
 pub mod cli;
 pub mod counts;

@@ -178,6 +178,7 @@ impl Masqd {
                 changed,
                 ending: ending.clone(),
                 waiters: Semaphore::new(MAX_WAITERS),
+                captures: Arc::new(Semaphore::new(api::MAX_CAPTURES)),
                 patience: config.patience,
                 requests: Requests::default(),
             };

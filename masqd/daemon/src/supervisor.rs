@@ -14,7 +14,7 @@ use masq_model::{ClassRate, HostState, Key, Object, Vnic};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
-use crate::device::{Device, Message, Report};
+use crate::device::{Device, Message, NamedQueuePair, Report};
 use crate::health::Health;
 use crate::host::Host;
 use crate::realise::Realiser;
@@ -380,6 +380,29 @@ impl Devices {
         while !self.leaving().is_empty() {
             self.left.notified().await;
         }
+    }
+
+    /// The queue pair with the number `qpn`, or all, of the guest of `vnic`, or of all. A device that does not answer has none.
+    pub async fn queue_pairs(&self, vnic: Option<&str>, qpn: Option<u32>) -> Vec<NamedQueuePair> {
+        let asked: Vec<_> = {
+            let devices = self.lock();
+            let wanted = devices.iter().filter(|(name, _)| vnic.is_none_or(|v| v == name.as_str()));
+            wanted
+                .map(|(_, running)| {
+                    let (reply, answer) = oneshot::channel();
+                    running.device.inbox().push(Message::QueuePairs(qpn, reply));
+                    answer
+                })
+                .collect()
+        };
+        let deadline = tokio::time::Instant::now() + REPORT_PATIENCE;
+        let mut all = Vec::new();
+        for answer in asked {
+            if let Ok(Ok(found)) = tokio::time::timeout_at(deadline, answer).await {
+                all.extend(found);
+            }
+        }
+        all
     }
 
     /// How each vNIC of this host is, with what its device tells.

@@ -403,7 +403,11 @@ fn the_description_covers_what_there_is() {
     }
     let mut operations = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
-        let filled = path.replace("{group}", "blue").replace("{name}", "none");
+        let filled = path
+            .replace("{group}", "blue")
+            .replace("{name}", "none")
+            .replace("{vnic}", "none")
+            .replace("{qpn}", "1");
         // What a resource allows is what it is said to allow.
         let answer = ask(&api, "OPTIONS", &filled, &[], "").expect(405);
         let mut allowed: Vec<_> =
@@ -447,4 +451,20 @@ fn what_is_counted_is_told_to_prometheus() {
     let answer = ask(&api, "GET", "/metrics", &[], "");
     assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert!(!text.contains("masqd_vnic_tx_bytes_total{vpc=\"red\""), "it has no guest");
+}
+
+#[test]
+fn queue_pairs_that_are_not_there_are_not_captured() {
+    let host = Host::start();
+    let api = host.api();
+    assert_eq!(get(&api, "/v1/queue-pairs?vnic=blue-1"), "[]");
+    let none = ask(&api, "GET", "/v1/queue-pairs/blue-1/17", &[], "").expect(404);
+    assert!(none.body.contains("0x11"), "{none:?}");
+    ask(&api, "GET", "/v1/queue-pairs/blue-1/17/capture", &[], "").expect(404);
+    for query in
+        ["seconds=0", "seconds=3601", "snaplen=127", "snaplen=65536", "count=0", "count=-1", "more=1"]
+    {
+        ask(&api, "GET", &format!("/v1/queue-pairs/blue-1/17/capture?{query}"), &[], "").expect(400);
+    }
+    ask(&api, "GET", "/v1/queue-pairs/blue-1/many", &[], "").expect(400);
 }

@@ -1,5 +1,6 @@
 //! What masqd's API answers, beside the objects themselves.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -360,4 +361,138 @@ pub struct ConnectionStatus {
     pub tx_bytes: u64,
     /// Bytes of IP packets received.
     pub rx_bytes: u64,
+}
+
+/// A queue pair of a guest of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePair {
+    /// The vNIC.
+    pub vnic: String,
+    /// Its network.
+    pub vpc: String,
+    /// Its number, as the guest knows it.
+    pub qpn: u32,
+    /// `rc`, `uc`, `ud`, `gsi`, `xrc_ini` or `xrc_tgt`.
+    pub transport: String,
+    /// `reset`, `init`, `rtr`, `rts`, `sqd`, `sqe` or `err`.
+    pub state: String,
+    /// Whom it is, or was last, connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<QueuePairConnection>,
+    /// How far the exchange of packets is; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<QueuePairProtocol>,
+    /// Send requests that the RNIC has taken and that are not done.
+    pub requests: u64,
+    /// Tries that are left when the peer does not answer.
+    pub retries_left: u8,
+    /// Tries that are left when the peer has no receive; 7 is without end.
+    pub rnr_retries_left: u8,
+    /// What has to come before it sends on, in words, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// Bytes of IP packets sent.
+    pub tx_bytes: u64,
+    /// Bytes of IP packets received.
+    pub rx_bytes: u64,
+    /// What it has counted and is not 0, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// The last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<QueuePairError>,
+}
+
+/// Both ends of a queue pair's connection, virtual and on the underlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePairConnection {
+    /// Its virtual address.
+    #[schema(value_type = schema::Address)]
+    pub local: Gid,
+    /// The peer's virtual address.
+    #[schema(value_type = schema::Address)]
+    pub remote: Gid,
+    /// The peer's queue pair number.
+    pub remote_qpn: u32,
+    /// The peer's vNIC, while the connection is tracked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Its underlay address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Address>)]
+    pub local_underlay: Option<IpAddr>,
+    /// The peer's underlay address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Address>)]
+    pub remote_underlay: Option<IpAddr>,
+    /// The peer is on the same host: messages are copied, and there are no packets.
+    pub same_host: bool,
+    /// UDP source port of its packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp_source_port: Option<u16>,
+}
+
+/// How far a queue pair's exchange of packets is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePairProtocol {
+    /// Path MTU.
+    pub path_mtu_bytes: u32,
+    /// The oldest PSN that was sent and is not acknowledged.
+    pub unacknowledged_psn: u32,
+    /// The PSN that is sent next; before `new_psn` while something is sent again.
+    pub next_psn: u32,
+    /// The PSN that is sent next for the first time.
+    pub new_psn: u32,
+    /// The PSN that is expected from the peer next.
+    pub expected_psn: u32,
+    /// Packets that may be on their way unacknowledged.
+    pub window_packets: u32,
+    /// Packets that are.
+    pub outstanding_packets: u32,
+    /// After how long without an answer everything is sent again; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack_timeout_ns: Option<u64>,
+    /// How long the peer's answers take, once that has been measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip: Option<QueuePairRoundTrip>,
+    /// Bytes that congestion control lets be on their way, where it bounds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion_window_bytes: Option<u64>,
+    /// The rate that congestion control allows, where it bounds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bits_per_sec: Option<u64>,
+}
+
+/// How long answers take, both hosts' own delays included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePairRoundTrip {
+    /// Smoothed.
+    pub smoothed_ns: u64,
+    /// The shortest so far.
+    pub min_ns: u64,
+    /// After how long without an answer a packet is probably lost.
+    pub timeout_ns: u64,
+}
+
+/// Why a queue pair is, or was, in an error state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePairError {
+    /// When, in seconds since 1970.
+    pub unix_seconds: u64,
+    /// Why, in words.
+    pub reason: String,
+    /// What failed: a `send` or a `receive`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// The status of its completion, as verbs name it, without the prefix IBV_WC_.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// What has caused that, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The oldest PSN that was not acknowledged then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unacknowledged_psn: Option<u32>,
+    /// The PSN that was expected from the peer then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_psn: Option<u32>,
 }

@@ -233,6 +233,35 @@ impl UdpRepr {
     }
 }
 
+/// The checksum of a UDP datagram between these addresses (RFC 8200 §8.1), whose payload may not be longer than `udp` says.
+pub fn udp_checksum_v6(src: Ipv6Addr, dst: Ipv6Addr, udp: &UdpRepr, payload: &[u8]) -> u16 {
+    let mut header = [0; UDP_LEN];
+    UdpRepr { checksum: 0, ..*udp }.emit(&mut header);
+    let len = u32::from(udp.payload_len) + UDP_LEN as u32;
+    let sum = words(&src.octets())
+        + words(&dst.octets())
+        + words(&len.to_be_bytes())
+        + u64::from(PROTO_UDP)
+        + words(&header)
+        + words(payload);
+    let mut folded = sum;
+    while folded > 0xffff {
+        folded = (folded & 0xffff) + (folded >> 16);
+    }
+    // Zero would mean that there is none.
+    match !(folded as u16) {
+        0 => 0xffff,
+        sum => sum,
+    }
+}
+
+/// The sum of all 16-bit words, the last one filled up with zero.
+fn words(bytes: &[u8]) -> u64 {
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    let sum: u64 = pairs.iter().map(|p| u64::from(u16::from_be_bytes(*p))).sum();
+    sum + rest.first().map_or(0, |b| u64::from(*b) << 8)
+}
+
 /// A UDP datagram with the IP fields that RoCEv2 reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
@@ -323,6 +352,20 @@ mod tests {
         let mut blank = header;
         blank[10..12].fill(0);
         assert_eq!(checksum(&blank), 0xb861);
+    }
+
+    /// By hand: the words of a pseudo header and of a datagram, added up.
+    #[test]
+    fn the_checksum_of_udp_over_ipv6() {
+        let (src, dst) = ("::1".parse().unwrap(), "::2".parse().unwrap());
+        let udp = |payload_len| UdpRepr { src_port: 3, dst_port: 4, payload_len, checksum: 0x5555 };
+        // 1 + 2, length 8 twice, 17, ports 3 + 4.
+        assert_eq!(udp_checksum_v6(src, dst, &udp(0), &[]), !(1 + 2 + 8 + 17 + 3 + 4 + 8));
+        let odd = 1 + 2 + 11 + 17 + 3 + 4 + 11;
+        assert_eq!(udp_checksum_v6(src, dst, &udp(3), &[0x01, 0x02, 0x03]), !(odd + 0x0102 + 0x0300));
+        // A sum of all ones must not look like none.
+        let rest = 0xffff - (1 + 2 + 10 + 17 + 3 + 4 + 10);
+        assert_eq!(udp_checksum_v6(src, dst, &udp(2), &u16::to_be_bytes(rest)), 0xffff);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 //! ```
 #![no_std]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
@@ -50,6 +51,7 @@ pub mod ip;
 mod opcode;
 mod packet;
 pub mod pcap;
+pub mod pcapng;
 mod reth;
 mod selective;
 mod view;

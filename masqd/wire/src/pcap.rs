@@ -33,6 +33,16 @@ impl LinkType {
         }
     }
 
+    /// The number of this type.
+    pub const fn number(self) -> u32 {
+        match self {
+            LinkType::Ethernet => 1,
+            LinkType::RawIp => 101,
+            LinkType::LinuxSll => 113,
+            LinkType::LinuxSll2 => 276,
+        }
+    }
+
     /// The IP packet in a frame, or `None` when the frame holds something else.
     pub fn ip_packet(self, frame: &[u8]) -> Option<&[u8]> {
         let (ethertype_at, header_len) = match self {

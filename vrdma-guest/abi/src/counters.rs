@@ -34,6 +34,12 @@ pub const COUNTER_NAMES: &[&str] = &[
     "req_remote_access_errors",
     "np_ecn_marked_roce_packets",
     "rx_dropped",
+    "sent_selective_acks",
+    "rcvd_selective_acks",
+    "selective_repairs",
+    "probes",
+    "early_pkts_kept",
+    "early_pkts_dropped",
 ];
 
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS_MAX as usize);

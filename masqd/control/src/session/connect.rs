@@ -148,6 +148,9 @@ impl Session {
             let failure = match rnic.execute(Command::RevokeQp { vnic: self.config.id, qp }) {
                 Ok(_) | Err(DriverError::UnknownObject(_)) => {
                     self.conntrack.remove(qp);
+                    if let Some(q) = self.objects.qps.get_mut(&qp) {
+                        q.revoked = Some(reason.to_string());
+                    }
                     None
                 }
                 Err(e) => Some(e.to_string()),

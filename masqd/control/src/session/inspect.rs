@@ -1,6 +1,7 @@
-//! What the device has counted, for its guest.
+//! What the device has counted, for its guest; and how its queue pairs are, for whoever looks after the host.
 
-use masq_driver::{Command, VnicCounters};
+use masq_driver::{Command, DriverError, QpDetails, QpType, Reply, RnicDriver, VnicCounters};
+use masq_types::Gid;
 use vrdma_abi::control as abi;
 use vrdma_abi::counters::COUNTER_NAMES;
 
@@ -18,9 +19,9 @@ impl Session {
         reserved(&r.reserved)?;
         let vnic = self.config.id;
         let traffic = env.rnic.execute(Command::VnicCounters { vnic })?;
-        let traffic = driver_reply!(traffic, masq_driver::Reply::VnicCounters(c) => c)?;
+        let traffic = driver_reply!(traffic, Reply::VnicCounters(c) => c)?;
         let events = env.rnic.execute(Command::VnicEvents { vnic })?;
-        let events = driver_reply!(events, masq_driver::Reply::Counters(all) => all)?;
+        let events = driver_reply!(events, Reply::Counters(all) => all)?;
         let mut reply = abi::QueryCountersReply { count: COUNTER_NAMES.len() as u32, ..Default::default() };
         for (value, name) in reply.values.iter_mut().zip(COUNTER_NAMES) {
             *value = of_traffic(&traffic, name)
@@ -40,4 +41,60 @@ fn of_traffic(c: &VnicCounters, name: &str) -> Option<u64> {
         "rx_pkts" => c.rx_packets,
         _ => return None,
     })
+}
+
+/// A queue pair as its guest knows it, and as the RNIC sees it.
+#[derive(Clone, Debug)]
+pub struct QpView {
+    /// Its number, as the guest sees it.
+    pub qpn: u32,
+    /// Its type.
+    pub qp_type: QpType,
+    /// Its virtual address, if it has been connected.
+    pub local: Option<Gid>,
+    /// The peer's virtual address.
+    pub remote: Option<Gid>,
+    /// The peer's number.
+    pub remote_qpn: u32,
+    /// The peer's vNIC, while the connection is tracked.
+    pub peer: Option<String>,
+    /// Why its connection was revoked, if it was.
+    pub revoked: Option<String>,
+    /// What the RNIC tells.
+    pub details: QpDetails,
+}
+
+impl Session {
+    /// The queue pair with the number `qpn`, or all, by number.
+    pub fn queue_pairs(&self, rnic: &dyn RnicDriver, qpn: Option<u32>) -> Result<Vec<QpView>, DriverError> {
+        let qp = match qpn {
+            None => None,
+            Some(qpn) => match self.objects.qps.iter().find(|(_, q)| q.reply.qpn == qpn) {
+                Some((qp, _)) => Some(*qp),
+                None => return Ok(Vec::new()),
+            },
+        };
+        let vnic = self.config.id;
+        let Reply::QpDetails(all) = rnic.execute(Command::DescribeQps { vnic, qp })? else {
+            return Err(DriverError::Unsupported("telling how queue pairs are".into()));
+        };
+        let mut views: Vec<_> = all.into_iter().filter_map(|details| self.view(details)).collect();
+        views.sort_by_key(|view| view.qpn);
+        Ok(views)
+    }
+
+    fn view(&self, details: QpDetails) -> Option<QpView> {
+        let q = self.objects.qps.get(&details.qp)?;
+        let gid = |bytes| Some(Gid(bytes)).filter(|gid: &Gid| !gid.is_zero());
+        Some(QpView {
+            qpn: q.reply.qpn,
+            qp_type: q.qp_type,
+            local: gid(q.attr.sgid),
+            remote: gid(q.attr.dgid),
+            remote_qpn: q.attr.dest_qpn,
+            peer: self.conntrack.get(details.qp).map(|c| c.peer.to_string()),
+            revoked: q.revoked.clone(),
+            details,
+        })
+    }
 }

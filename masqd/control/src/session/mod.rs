@@ -43,6 +43,7 @@ use crate::refresh::Backoff;
 use crate::refusal::RefusalCounters;
 use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb, driver_limits};
 use decode::{body, reserved};
+pub use inspect::QpView;
 use objects::Objects;
 use peers::Peers;
 pub use peers::{Asked, PeerAnswer, PeerRevocation};

@@ -73,6 +73,9 @@ impl Session {
         }
         if let Some(q) = self.objects.qps.get_mut(&qp) {
             q.attr = if to == QpState::Reset { abi::QpAttr::ZERO } else { attr };
+            if to == QpState::Reset {
+                q.revoked = None;
+            }
         }
         Ok(())
     }

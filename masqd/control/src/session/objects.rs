@@ -94,6 +94,8 @@ pub(super) struct Qp {
     pub wire_qpn: WireQpn,
     /// The attributes as the guest gave them: virtual.
     pub attr: abi::QpAttr,
+    /// Why its connection was revoked, if it was.
+    pub revoked: Option<String>,
     pub cost: Cost,
 }
 

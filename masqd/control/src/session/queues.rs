@@ -93,7 +93,9 @@ impl Session {
         })?;
         self.objects.hold(&uses);
         let (qp_type, attr) = (kind.qp_type, abi::QpAttr::ZERO);
-        self.objects.qps.insert(qp, Qp { request: r, reply, qp_type, ctx, uses, wire_qpn, attr, cost });
+        self.objects
+            .qps
+            .insert(qp, Qp { request: r, reply, qp_type, ctx, uses, wire_qpn, attr, revoked: None, cost });
         Ok(reply)
     }
 

@@ -8,6 +8,7 @@
 //! | `objects` | reads and writes single objects and lists |
 //! | `apply` | writes a declarative file, tells the desired state in its form |
 //! | `host` | how this host and its vNICs are |
+//! | `queue_pairs` | how queue pairs are, and their packets |
 //! | `request`, `reply` | what is sent and answered, checked and put into words |
 //! | `metrics` | what has been counted, for Prometheus |
 //! | [`openapi`] | describes all that |
@@ -22,6 +23,7 @@ mod host;
 mod metrics;
 mod objects;
 pub mod openapi;
+mod queue_pairs;
 mod reply;
 mod request;
 pub mod server;
@@ -37,6 +39,7 @@ use masq_control::store::Store;
 use tokio::sync::{Semaphore, watch};
 
 pub use metrics::Requests;
+pub use queue_pairs::MAX_CAPTURES;
 pub use reply::problem_reply;
 
 use crate::health::Health;
@@ -67,6 +70,8 @@ pub struct Api {
     pub ending: watch::Receiver<bool>,
     /// Those who may yet wait until something is realised, of [`server::MAX_WAITERS`].
     pub waiters: Semaphore,
+    /// Captures that there may yet be, of [`MAX_CAPTURES`].
+    pub captures: Arc<Semaphore>,
     /// How patient it is with clients.
     pub patience: server::Patience,
     /// What has been answered.
@@ -88,6 +93,9 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/apply", post(apply::apply))
         .route("/v1/desired", get(apply::desired))
         .route("/v1/connections", get(host::connections))
+        .route("/v1/queue-pairs", get(queue_pairs::list))
+        .route("/v1/queue-pairs/{vnic}/{qpn}", get(queue_pairs::single))
+        .route("/v1/queue-pairs/{vnic}/{qpn}/capture", get(queue_pairs::capture))
         .route("/v1/explain", get(host::explain))
         .route("/v1/traffic", get(host::traffic))
         .route("/v1/status", get(host::status))

@@ -2,7 +2,7 @@
 //! answers: OpenAPI 3.1.
 
 use masq_model::api::{
-    Applied, ConnectionStatus, ErrorReply, Explanation, Item, ItemStatus, Status, Traffic,
+    Applied, ConnectionStatus, ErrorReply, Explanation, Item, ItemStatus, QueuePair, Status, Traffic,
 };
 use masq_model::schema::Name;
 use masq_model::{
@@ -17,13 +17,14 @@ use utoipa::openapi::path::{
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::schema::{
-    AdditionalProperties, AnyOfBuilder, ArrayBuilder, ComponentsBuilder, Object, ObjectBuilder, Schema,
-    SchemaType, Type,
+    AdditionalProperties, AnyOfBuilder, ArrayBuilder, ComponentsBuilder, KnownFormat, Object, ObjectBuilder,
+    Schema, SchemaFormat, SchemaType, Type,
 };
 use utoipa::openapi::{Content, HeaderBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Required};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::collections::{COLLECTIONS, Collection};
+use super::queue_pairs;
 use super::request::MAX_WAIT_SECONDS;
 
 const JSON: &str = "application/json";
@@ -229,6 +230,7 @@ impl Document {
         .answers(200, "The explanation", explanation)
         .refuses(404, "There is no such end or network");
         self.path("/v1/explain", vec![(HttpMethod::Get, explain.build())]);
+        self.queue_pairs();
         let status = self.schema::<Status>();
         let traffic = list_of(self.schema::<Traffic>());
         let counters = ObjectBuilder::new()
@@ -257,6 +259,52 @@ impl Document {
         let any = ObjectBuilder::new().schema_type(Type::Object).into();
         let openapi = Asked::new("openapi", "This document").answers(200, "The document", any);
         self.path("/openapi.json", vec![(HttpMethod::Get, openapi.build())]);
+    }
+
+    fn queue_pairs(&mut self) {
+        let queue_pair = self.schema::<QueuePair>();
+        let list = Asked::new("queue-pairs", "The queue pairs of this host's guests")
+            .takes(query_parameter("vnic", "Only those of this vNIC", text()))
+            .takes(query_parameter("vpc", "Only those in this network", text()))
+            .answers(200, "The queue pairs", list_of(queue_pair.clone()));
+        self.path("/v1/queue-pairs", vec![(HttpMethod::Get, list.build())]);
+        let named = |id: &str, summary: &str| {
+            let mut qpn = path_parameter("qpn", "Number of the queue pair, as its guest knows it");
+            qpn.schema = Some(bounded(0, (1 << 24) - 1));
+            let nobody = "The vNIC has no such queue pair on this host";
+            Asked::new(id, summary)
+                .takes(path_parameter("vnic", "Name of the vNIC"))
+                .takes(qpn)
+                .refuses(404, nobody)
+        };
+        let get = named("queue-pair", "How a queue pair is").answers(200, "The queue pair", queue_pair);
+        self.path("/v1/queue-pairs/{vnic}/{qpn}", vec![(HttpMethod::Get, get.build())]);
+        let number =
+            |name, description, least, most| query_parameter(name, description, bounded(least, most));
+        let mut capture = named("capture", "The packets of a queue pair, as they come")
+            .takes(number("count", "After how many packets to end", 1, queue_pairs::MAX_COUNT))
+            .takes(number(
+                "seconds",
+                "After how many seconds to end; 60 by default",
+                1,
+                queue_pairs::MAX_SECONDS.into(),
+            ))
+            .takes(number(
+                "snaplen",
+                "Most bytes of a packet that are kept; all by default",
+                queue_pairs::MIN_SNAPLEN.into(),
+                queue_pairs::MAX_SNAPLEN.into(),
+            ))
+            .refuses(409, "It exchanges no packets, or is captured already")
+            .refuses(500, "The RNIC does not do it");
+        let file = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+        let content = Content::new(Some(RefOr::<Schema>::from(file)));
+        let response =
+            ResponseBuilder::new().description("A pcapng file").content(queue_pairs::CAPTURE_TYPE, content);
+        capture.response(200, response.build());
+        self.path("/v1/queue-pairs/{vnic}/{qpn}/capture", vec![(HttpMethod::Get, capture.build())]);
     }
 
     fn finish(mut self) -> OpenApi {
@@ -338,6 +386,11 @@ impl Asked {
 
 fn text() -> RefOr<Schema> {
     ObjectBuilder::new().schema_type(Type::String).into()
+}
+
+/// An integer in a range.
+fn bounded(least: u64, most: u64) -> RefOr<Schema> {
+    ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(least)).maximum(Some(most)).into()
 }
 
 fn list_of(schema: RefOr<Schema>) -> RefOr<Schema> {

@@ -251,6 +251,9 @@ impl Guest {
                 // Whoever asked may have lost patience.
                 let _ = reply.send(self.report());
             }
+            Message::QueuePairs(qpn, reply) => {
+                let _ = reply.send(self.queue_pairs(qpn));
+            }
             // The conversation's.
             Message::Withdraw | Message::Stop => {}
         }

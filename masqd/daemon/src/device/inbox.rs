@@ -13,7 +13,7 @@ use masq_types::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Report;
+use super::{NamedQueuePair, Report};
 
 /// Most events of the RNIC that wait here. Above it the device's thread is stuck, and its guest's
 /// events are lost; they are counted.
@@ -41,6 +41,8 @@ pub enum Message {
     MoreRequests,
     /// Tell how the device is.
     Report(oneshot::Sender<Report>),
+    /// Tell how the guest's queue pair with this number is, or how all are.
+    QueuePairs(Option<u32>, oneshot::Sender<Vec<NamedQueuePair>>),
     /// The vNIC is taken away: tell the guest, then end.
     Withdraw,
     /// End at once.

@@ -17,6 +17,7 @@ mod guest;
 mod inbox;
 mod memory;
 mod poller;
+mod queue_pair;
 mod queues;
 mod report;
 mod ring;
@@ -32,6 +33,7 @@ mod vring;
 pub use conversation::serve_front_end;
 pub use inbox::{Inbox, Message, Settled};
 use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
+pub use queue_pair::NamedQueuePair;
 pub use serve::Device;
 use vrdma_abi::control;
 
