@@ -82,6 +82,26 @@ def qperf_runs(lab, place):
 
 
 @each_place(full=True)
+def qperf_has_no_datagrams_on_rxe_either(lab, place):
+    _, server_vm, client_vm = place
+    for vm in (server_vm, client_vm):
+        vm.run("modprobe rdma_rxe && rdma link add rxe_q type rxe netdev eth0")
+    server_vm.kill_all("qperf")
+    process = server_vm.popen("qperf")
+    try:
+        server_vm.wait_port(19765)
+        for devices in ("-li rxe_q -ri rxe_q", f"-li {client_vm.device} -ri {server_vm.device}"):
+            status, output = client_vm.status(f"qperf {server_vm.address} {devices} -t 1 ud_lat", timeout=60)
+            assert status != 0 and "failed to create address handle: Invalid argument" in output, f"{devices}: {output}"
+    finally:
+        process.kill()
+        process.communicate()
+        server_vm.kill_all("qperf")
+        for vm in (server_vm, client_vm):
+            vm.run("rdma link delete rxe_q; true")
+
+
+@each_place(full=True)
 def fio_rdma_engine_runs(lab, place):
     for verb in ("write", "read", "send"):
         common = "--ioengine=rdma --port=8888 --bs=64k --size=8m --thread"
