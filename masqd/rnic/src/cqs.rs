@@ -129,6 +129,11 @@ impl CqTable {
         true
     }
 
+    /// Whether there is something to announce, or a queue that has overrun.
+    pub fn has_news(&self) -> bool {
+        !self.touched.is_empty() || !self.overrun.is_empty()
+    }
+
     /// Calls `tell` for each queue that has lost its first entry and of which it has not been told. To be told
     /// before its queue pairs fail, for that is why they do.
     pub fn tell_overruns(&mut self, mut tell: impl FnMut(CqHandle)) {

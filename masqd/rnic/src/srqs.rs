@@ -197,6 +197,11 @@ impl SrqTable {
         reached
     }
 
+    /// Whether there is a queue that has failed.
+    pub fn has_news(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
     /// A queue that has failed, and whose queue pairs are now to fail.
     pub fn take_broken(&mut self) -> Option<SrqKey> {
         self.broken.pop()

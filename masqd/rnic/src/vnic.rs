@@ -79,6 +79,8 @@ pub struct Vnic {
     pub scheduled: bool,
     /// Its class's rate has interrupted its turn.
     pub interrupted: bool,
+    /// It stands in the list of those at whose queues something is left to settle.
+    pub unsettled: bool,
 }
 
 /// A started virtqueue.
@@ -139,6 +141,7 @@ impl Vnic {
             deficit: 0,
             scheduled: false,
             interrupted: false,
+            unsettled: false,
         }
     }
 

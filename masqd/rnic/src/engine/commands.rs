@@ -116,6 +116,9 @@ impl Engine {
             Command::List => Ok(Reply::Objects(self.list())),
             Command::Counters => Ok(Reply::Counters(self.counters())),
         };
+        // A command changes queues by itself, too.
+        let all: Vec<usize> = self.world.vnics.iter().map(|(key, _)| key).collect();
+        all.into_iter().for_each(|key| self.world.unsettle(key));
         self.world.settle_queues();
         self.world.flush_fabric();
         reply

@@ -100,6 +100,7 @@ impl Engine {
         vnic.shaping.parked_until = None;
         let id = vnic.id;
         let vnic_key = self.world.vnics.insert(vnic);
+        self.world.unsettle(vnic_key);
         self.world.vnic_ids.insert(id, vnic_key);
 
         let mut keys: FxHashMap<QpKey, QpKey> = FxHashMap::default();

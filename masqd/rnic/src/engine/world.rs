@@ -47,6 +47,8 @@ pub struct World {
     pub counters: Counters,
     /// Datagrams that were lost.
     pub losses: Losses,
+    /// vNICs at whose queues something is left to settle.
+    pub unsettled: Vec<usize>,
     /// Requests that are done, for their buffers.
     pub spares: Spares,
     /// Nothing gets leave to be sent: what needs none is done for those whose turn it is not.
@@ -70,6 +72,7 @@ impl World {
             sink,
             counters: Counters::default(),
             losses: Losses::default(),
+            unsettled: Vec::new(),
             spares: Spares::default(),
             gate_closed: false,
             now: Time::ZERO,
@@ -136,6 +139,10 @@ impl World {
         env.cqs.tell_overruns(|cq| sink.event(Event::CqOverrun { vnic: id, cq }));
         vnic.traffic.tx_messages += core.counters().sent_msgs - messages_before.0;
         vnic.traffic.rx_messages += core.counters().rcvd_msgs - messages_before.1;
+        if !vnic.unsettled && (env.cqs.has_news() || env.srqs.has_news()) {
+            vnic.unsettled = true;
+            self.unsettled.push(env.io.vnic);
+        }
         let reason = if env.io.broken {
             "a work queue in guest memory is broken"
         } else if env.io.lost_completion {
@@ -146,6 +153,9 @@ impl World {
             return Some(result);
         };
         core.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
+        if !std::mem::replace(&mut vnic.unsettled, true) {
+            self.unsettled.push(env.io.vnic);
+        }
         // Flushing finds the same again, which must not be dealt with again and again.
         (env.io.broken, env.io.lost_completion) = (false, false);
         vnic.held_requests = held_by_others + core.buffers();
@@ -217,12 +227,22 @@ impl World {
         }
     }
 
+    /// Notes that something may be left to settle at a vNIC's queues.
+    pub fn unsettle(&mut self, vnic_key: usize) {
+        if let Some(vnic) = self.vnics.get_mut(vnic_key) {
+            vnic.unsettled = true;
+            self.unsettled.push(vnic_key);
+        }
+    }
+
     /// Fails the queue pairs of queues that cannot go on, completion queues that have overrun and shared receive queues that are
     /// broken, and sends completion events. A queue pair that uses such a queue later fails by its first use of it.
     pub fn settle_queues(&mut self) {
-        // By slab position: failing queue pairs adds no vNIC.
-        let end = self.vnics.iter().next_back().map_or(0, |(key, _)| key + 1);
-        for vnic_key in 0..end {
+        while let Some(vnic_key) = self.unsettled.pop() {
+            // Failing queue pairs may leave more.
+            if let Some(vnic) = self.vnics.get_mut(vnic_key) {
+                vnic.unsettled = false;
+            }
             while let Some(cq) = self.vnics.get_mut(vnic_key).and_then(|v| v.cqs.take_overrun()) {
                 let uses = |io: &QpIo| io.send_cq == Some(cq) || io.recv_cq == Some(cq);
                 self.fail_users(vnic_key, uses, "its completion queue has overrun");
