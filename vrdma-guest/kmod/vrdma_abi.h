@@ -1495,6 +1495,9 @@ static_assert(offsetof(struct vrdma_user_qp_reply, reserved) == 44, "offset of v
 	counter("selective_repairs"), \
 	counter("probes"), \
 	counter("early_pkts_kept"), \
-	counter("early_pkts_dropped"),
+	counter("early_pkts_dropped"), \
+	counter("np_cnp_sent"), \
+	counter("rp_cnp_handled"), \
+	counter("rp_cnp_ignored"),
 
 #endif /* VRDMA_ABI_H */

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use masq_rnic::FaultInjection;
+use masq_rnic::transport::Congestion;
 
 use crate::api::tls::TlsConfig;
 use crate::segmentation::UdpMode;
@@ -71,7 +72,12 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = UdpMode::Auto)]
     pub udp: UdpMode,
 
-    /// What packets from the underlay suffer on purpose, in tests: drop=P,duplicate=P,reorder=P,corrupt=P,seed=N.
+    /// What decides how fast connected queue pairs send to other hosts: swift (the delay of the network), dcqcn (ECN marks and CNPs)
+    /// or none.
+    #[arg(long, value_name = "ALGORITHM", default_value = "swift")]
+    pub congestion: Congestion,
+
+    /// What packets from the underlay suffer on purpose, in tests: drop=P,duplicate=P,reorder=P,corrupt=P,ecn=P,delay=MICROSECONDS,seed=N.
     #[arg(long, value_name = "FAULTS", hide = true)]
     pub inject_faults: Option<FaultInjection>,
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
+use masq_rnic::transport::Congestion;
 use masq_rnic::{FaultInjection, Rnic, RnicConfig, UdpSockets};
 use masqd::api::server::Patience;
 use masqd::cli::Args;
@@ -43,13 +44,13 @@ fn run(args: Args) -> Result<(), StartError> {
         apply,
         patience: Patience::default(),
     };
-    let faults = args.inject_faults;
+    let (faults, congestion) = (args.inject_faults, args.congestion);
     if let Some(faults) = &faults {
         warn!("received packets suffer on purpose: {faults:?}");
     }
     let network = Arc::new(masqd::segmentation::choose(args.udp));
     let engines = args.engines;
-    let masqd = Masqd::start(config, |sink| start_rnic(sink, network, faults, engines))?;
+    let masqd = Masqd::start(config, |sink| start_rnic(sink, network, faults, engines, congestion))?;
     let caught = masqd.runtime().block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -81,13 +82,15 @@ fn start_rnic(
     network: Arc<UdpSockets>,
     faults: Option<FaultInjection>,
     engines: u16,
+    congestion: Congestion,
 ) -> Result<Arc<dyn RnicDriver>, DriverError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|e| DriverError::Os {
         what: "no random numbers for keys".into(),
         source: std::io::Error::other(e),
     })?;
-    let config = RnicConfig { seed, network, faults, engines, ..RnicConfig::default() };
+    let mut config = RnicConfig { seed, network, faults, engines, ..RnicConfig::default() };
+    config.transport.congestion = congestion;
     Ok(Arc::new(Rnic::start(config, sink)?))
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::transport::QpConfig;
+use crate::transport::{Congestion, QpConfig};
 use crate::udp::{FaultInjection, Network, UdpSockets};
 
 /// How an RNIC runs.
@@ -22,7 +22,7 @@ pub struct RnicConfig {
 }
 
 impl Default for RnicConfig {
-    /// A seed of zeroes, no faults. Only tests may leave the seed as it is.
+    /// A seed of zeroes, no faults, Swift. Only tests may leave the seed as it is.
     fn default() -> Self {
         Self {
             seed: [0; 32],
@@ -32,7 +32,11 @@ impl Default for RnicConfig {
             faults: None,
             // 4 MiB at the largest MTU: enough to go on while the peer's engine waits for its turn on a busy host.
             // A receiving socket holds the windows of about sixteen connections.
-            transport: QpConfig { window_packets: 1024, ..QpConfig::default() },
+            transport: QpConfig {
+                window_packets: 1024,
+                congestion: Congestion::Swift,
+                ..QpConfig::default()
+            },
         }
     }
 }

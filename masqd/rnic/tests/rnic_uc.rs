@@ -250,7 +250,7 @@ fn the_first_packet_establishes() {
 /// Over a bad link some messages are lost, and those that arrive are whole and in order.
 #[test]
 fn lost_packets_lose_their_messages() {
-    let faults = FaultInjection { seed: 5, drop: 0.05, duplicate: 0.0, reorder: 0.0, corrupt: 0.0 };
+    let faults = FaultInjection { seed: 5, drop: 0.05, ..FaultInjection::default() };
     let mut t = uc_with(Way::Remote, Some(faults), &Options { mtu: Mtu::B256, ..Options::default() });
     const MESSAGES: u32 = 200;
     const LEN: u32 = 2000;

@@ -112,7 +112,14 @@ fn everything_over_a_clean_link() {
 #[test]
 fn everything_over_a_bad_link() {
     for seed in 0..2 {
-        let faults = FaultInjection { seed, drop: 0.03, duplicate: 0.03, reorder: 0.03, corrupt: 0.01 };
+        let faults = FaultInjection {
+            seed,
+            drop: 0.03,
+            duplicate: 0.03,
+            reorder: 0.03,
+            corrupt: 0.01,
+            ..FaultInjection::default()
+        };
         let features = if seed == 0 { Features::SELECTIVE } else { Features::NONE };
         let mut t = two(Options { features, ..Options::default() }, Some(faults));
         everything(&mut t);

@@ -4,6 +4,7 @@
 //! file; those that measure masqd go through guests without VMs (`guest_sim`), the others drive an engine in this process.
 
 mod crowd;
+mod fair;
 mod flows;
 mod host;
 mod idle;
@@ -90,6 +91,8 @@ enum Part {
     Loss,
     /// Many flows at the same time, beside one.
     Flows,
+    /// Flows that share a slow link, with and without congestion control.
+    Fair,
     /// Thousands of connected queue pairs, few of which do something.
     Crowd,
     /// Short messages beside one of a GiB.
@@ -112,6 +115,7 @@ fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
         Part::Underlay => underlay::measure(effort),
         Part::Loss => loss::measure(effort),
         Part::Flows => flows::measure(effort),
+        Part::Fair => fair::measure(effort),
         Part::Crowd => crowd::measure(effort),
         Part::Mice => mice::measure(effort),
         Part::Idle => idle::measure(effort),

@@ -62,19 +62,20 @@ fn mice(effort: &Effort, world: &World, placement: Placement) -> Res<Vec<Record>
 }
 
 /// A queue pair that writes two bytes at a time, and waits for the completion of each.
-struct Mouse {
+pub struct Mouse {
     conn: Conn,
     there: Mr,
 }
 
 impl Mouse {
-    fn new(pair: &Pair) -> Self {
+    /// Of a pair of guests.
+    pub fn new(pair: &Pair) -> Self {
         let attr = ConnectAttr { path_mtu: MTU_4096, ..ConnectAttr::default() };
         Mouse { conn: pair.connect_with(&Setup::attr(attr)), there: pair.b.buffer(64) }
     }
 
     /// Median and 99th percentile of microseconds from post to completion, during `run`; `meanwhile` is done between two writes.
-    fn run(&self, run: Duration, mut meanwhile: impl FnMut() -> Res<()>) -> Res<[f64; 2]> {
+    pub fn run(&self, run: Duration, mut meanwhile: impl FnMut() -> Res<()>) -> Res<[f64; 2]> {
         let qp = &self.conn.a;
         let mut times = Samples::default();
         let start = Instant::now();

@@ -40,6 +40,9 @@ pub const COUNTER_NAMES: &[&str] = &[
     "probes",
     "early_pkts_kept",
     "early_pkts_dropped",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+    "rp_cnp_ignored",
 ];
 
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS_MAX as usize);

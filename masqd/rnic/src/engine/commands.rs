@@ -10,6 +10,7 @@ use masq_driver::{
     VnicObjects, check_class,
 };
 use masq_types::{Lkey, Rkey, Vni};
+use masq_wire::Ecn;
 
 use super::create_qp::QueueUses;
 use super::fabric::Note;
@@ -18,7 +19,7 @@ use crate::limits;
 use crate::local::{self, Initiator};
 use crate::memory::GuestMemory;
 use crate::qp::{LocalPath, Path, QpKey, RecvSource};
-use crate::transport::Time;
+use crate::transport::{Congestion, Time};
 use crate::udp::Attached;
 use crate::virtqueue::EventQueue;
 use crate::vnic::{Context, Queue, Vnic};
@@ -393,7 +394,14 @@ impl Engine {
                 Ok(Path::Local(LocalPath { local, remote, remote_qpn, incarnation, established: false }))
             }
             None => {
-                let route = self.edge.open_route(local, connection)?;
+                // Switches mark what says that its sender takes part, and drop the rest.
+                let ecn = match self.config.transport.congestion {
+                    Congestion::None => Ecn::NotEct,
+                    Congestion::Dcqcn | Congestion::Swift => Ecn::Ect0,
+                };
+                let traffic_class = ecn.mark(connection.traffic_class);
+                let marked = Connection { traffic_class, ..connection.clone() };
+                let route = self.edge.open_route(local, &marked)?;
                 Ok(Path::Remote { local, route, remote_qpn: connection.remote_qpn })
             }
         }

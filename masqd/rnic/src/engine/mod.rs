@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use masq_driver::{DriverError, Event, EventSink, VnicId};
 use masq_types::WireQpn;
-use masq_wire::{Bth, parse};
+use masq_wire::{Bth, Ecn, parse};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -45,7 +45,7 @@ use crate::local;
 use crate::memory::poisonings;
 use crate::qp::QpTable;
 use crate::transport::{Receipt, Time};
-use crate::udp::{Edge, FaultShim, FlowCache, LocalId, Seen, SharedAddresses, TxBatch};
+use crate::udp::{CongestionMark, Edge, FaultShim, FlowCache, LocalId, Seen, SharedAddresses, TxBatch};
 
 pub use commands::ip_overhead;
 pub use env::Origin;
@@ -82,6 +82,18 @@ struct Arrived {
     /// Its place in its train.
     index: usize,
     receipt: Receipt,
+}
+
+impl CongestionMark for Arrived {
+    fn mark(&mut self) {
+        if self.receipt.ecn != Ecn::NotEct {
+            self.receipt.ecn = Ecn::Ce;
+        }
+    }
+
+    fn receive_at(&mut self, at: Time) {
+        self.receipt.at = at;
+    }
 }
 
 /// What the way in needs beside the world.

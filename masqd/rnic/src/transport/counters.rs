@@ -87,6 +87,12 @@ counters! {
     req_remote_access_errors,
     /// Packets received with the mark of congestion (ECN CE).
     np_ecn_marked_roce_packets,
+    /// Notifications of congestion (CNP) sent.
+    np_cnp_sent,
+    /// Notifications of congestion received that made this side slower.
+    rp_cnp_handled,
+    /// Notifications of congestion received that changed nothing: they came soon after another, or nothing is controlled.
+    rp_cnp_ignored,
     /// Packets dropped because they make no sense in the present state.
     rx_dropped,
 }

@@ -28,6 +28,7 @@ impl QpCore {
     /// How far the exchange of packets is.
     pub fn protocol(&self) -> QpProtocol {
         let requester = &self.requester;
+        let congestion = self.congestion();
         QpProtocol {
             path_mtu: self.attributes.path_mtu,
             una: requester.una(),
@@ -42,8 +43,8 @@ impl QpCore {
                 min: r.min,
                 timeout: r.timeout,
             }),
-            congestion_window_bytes: None,
-            rate_bits_per_sec: None,
+            congestion_window_bytes: congestion.and_then(|c| c.window_bytes),
+            rate_bits_per_sec: congestion.and_then(|c| c.rate_bits_per_sec),
         }
     }
 

@@ -42,10 +42,20 @@ impl Link<'_> {
         of_rc.over(self.config.transport())
     }
 
+    /// Bytes of the largest packet on a link, its headers and those below included.
+    pub(super) fn packet_bytes(&self) -> u32 {
+        self.mtu().bytes() + LOWER_HEADERS + ROCE_HEADERS
+    }
+
     pub(super) fn ack_timeout(&self) -> Option<Duration> {
         self.attributes.ack_timeout(self.config.min_ack_timeout)
     }
 }
+
+/// Bytes of Ethernet, IPv4 and UDP: what a packet takes of a link besides its UDP payload, about.
+pub(super) const LOWER_HEADERS: u32 = 14 + 20 + 8;
+/// Bytes of BTH and ICRC.
+const ROCE_HEADERS: u32 = 12 + 4;
 
 /// The queue pair cannot go on: it moves to ERR, whichever half found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

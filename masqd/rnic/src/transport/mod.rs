@@ -32,6 +32,8 @@
 
 mod attributes;
 mod batch;
+mod cnp;
+mod congestion;
 mod counters;
 mod describe;
 mod env;
@@ -52,14 +54,16 @@ use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
 use masq_types::Psn;
-use masq_wire::{Ecn, Parsed, Transport};
+use masq_wire::{Ecn, Kind, Parsed, Transport};
 
 use batch::Batch;
+use cnp::Notifier;
 use link::{Broken, Link};
 use requester::{Requester, flush_send};
 use responder::{Responder, flush_recv};
 
 pub use attributes::Attributes;
+pub use congestion::{Congestion, CongestionState};
 pub use counters::Counters;
 pub use describe::LastError;
 pub use env::{
@@ -96,6 +100,8 @@ pub struct QpConfig {
     pub max_msg_bytes: u32,
     /// The local ACK timeout is never shorter, so that a peer that was not scheduled for a moment is not taken for dead.
     pub min_ack_timeout: Duration,
+    /// What decides how fast it sends.
+    pub congestion: Congestion,
 }
 
 impl QpConfig {
@@ -131,6 +137,7 @@ impl Default for QpConfig {
             max_requests: u32::MAX,
             max_msg_bytes: 1 << 31,
             min_ack_timeout: Duration::from_micros(4096),
+            congestion: Congestion::None,
         }
     }
 }
@@ -177,6 +184,7 @@ pub struct QpCore {
     state: QpState,
     requester: Requester,
     responder: Responder,
+    notifier: Notifier,
     counters: Counters,
     last_error: Option<LastError>,
     /// In ERR: the rings may hold requests to flush.
@@ -208,6 +216,7 @@ impl QpCore {
             state: QpState::Reset,
             requester: Requester::default(),
             responder: Responder::default(),
+            notifier: Notifier::default(),
             counters: Counters::default(),
             last_error: None,
             flushing: false,
@@ -267,6 +276,11 @@ impl QpCore {
         self.requester.round_trip()
     }
 
+    /// What congestion control lets its requests do at the moment; `None` without control, or before RTS.
+    pub fn congestion(&self) -> Option<CongestionState> {
+        self.requester.congestion()
+    }
+
     /// Changes state and attributes. The whole change is refused if it is not a legal transition from the present
     /// state, if `change.from` is another state, or if a value is out of range. Into RESET drops all work without
     /// completions; the caller resets the rings. Into ERR flushes both queues and sends nothing more.
@@ -278,6 +292,7 @@ impl QpCore {
             (_, QpState::Reset) => {
                 self.requester = Requester::default();
                 self.responder = Responder::default();
+                self.notifier = Notifier::default();
                 self.flushing = false;
             }
             (QpState::Err, QpState::Err) => {}
@@ -286,7 +301,10 @@ impl QpCore {
                 self.responder.silence();
                 self.enter_error(env);
             }
-            (QpState::Init, QpState::Rtr) => self.responder.start(change.rq_psn.unwrap_or_default()),
+            (QpState::Init, QpState::Rtr) => {
+                let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
+                self.responder.start(&link, change.rq_psn.unwrap_or_default());
+            }
             (QpState::Sqe, QpState::Rts) => self.flushing = false,
             (QpState::Rtr, QpState::Rts) => {
                 let (link, requester) = self.split();
@@ -335,6 +353,15 @@ impl QpCore {
         let receives = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         let requests = responder && receives;
         let responses = matches!(self.state, QpState::Rts | QpState::Sqd);
+        if kind == Kind::Cnp && receives {
+            self.counters.rcvd_pkts += 1;
+            // It does not say what has met congestion.
+            let changed = [self.requester.congested(now), self.responder.congested(now)];
+            let handled = changed.contains(&true);
+            self.counters.rp_cnp_handled += u64::from(handled);
+            self.counters.rp_cnp_ignored += u64::from(!handled);
+            return;
+        }
         let outcome = if !self.config.takes(packet.info.transport) {
             self.counters.rx_dropped += 1;
             return;
@@ -353,12 +380,16 @@ impl QpCore {
             return;
         };
         self.counters.rcvd_pkts += 1;
-        self.counters.np_ecn_marked_roce_packets += u64::from(receipt.ecn == Ecn::Ce);
+        if receipt.ecn == Ecn::Ce {
+            self.counters.np_ecn_marked_roce_packets += 1;
+            self.notifier.marked(now);
+        }
         self.settle(now, env, outcome);
     }
 
     /// The deadline has come. Calling it early does nothing.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
+        self.responder.handle_timeout(now);
         let (link, requester, counters) = self.requester_parts();
         let outcome = requester.handle_timeout(&link, now, env, counters);
         self.settle(now, env, outcome);
@@ -394,6 +425,9 @@ impl QpCore {
         buf: &mut Vec<u8>,
         max_segments: usize,
     ) -> Option<Transmit> {
+        if let Some(transmit) = self.notify(env, buf, max_segments) {
+            return Some(transmit);
+        }
         self.requester_first = !self.requester_first;
         let order = if self.requester_first { [true, false] } else { [false, true] };
         order.into_iter().find_map(|requester| {
@@ -416,7 +450,20 @@ impl QpCore {
 
     /// When [`QpCore::handle_timeout`] wants to be called, if at all.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.requester.deadline()
+        [self.requester.deadline(), self.responder.deadline()].into_iter().flatten().min()
+    }
+
+    /// Tells the peer of congestion on its way here, if there is any to tell of.
+    fn notify<E: Env>(&mut self, env: &mut E, buf: &mut Vec<u8>, max_segments: usize) -> Option<Transmit> {
+        if !self.notifier.is_due() || matches!(self.state, QpState::Reset | QpState::Init | QpState::Err) {
+            return None;
+        }
+        let mut batch = Batch::new(buf, max_segments);
+        let bytes = self.notifier.transmit(self.attributes.remote_qpn, &mut batch)?;
+        env.reply_sent(bytes);
+        self.counters.sent_pkts += 1;
+        self.counters.np_cnp_sent += 1;
+        batch.finish()
     }
 
     fn split(&mut self) -> (Link<'_>, &mut Requester) {

@@ -7,10 +7,11 @@ use masq_wire::{HoldRepr, Kind, NakCode, PacketRepr, Parsed, Syndrome};
 mod repair;
 
 use super::batch::Batch;
+use super::congestion::{CongestionState, Flow};
 use super::counters::Counters;
 use super::env::{Cause, Env, MemoryFault, SendOp, SendWork, Status};
 use super::inflight::Inflight;
-use super::link::{Broken, Link};
+use super::link::{Broken, LOWER_HEADERS, Link};
 use super::receipt::Receipt;
 use super::request::{Failure, Piece, Request, change_key, judge_send, packets_of};
 use super::retry::{Exhausted, Retry};
@@ -29,6 +30,10 @@ pub(super) struct Requester {
     probe: Probe,
     /// What is known of a loss, while there is one that the peer can tell of.
     recovery: Option<Box<Recovery>>,
+    /// What it may send, beside the window of packets.
+    flow: Flow,
+    /// Something was found lost for the first time while an answer was handled.
+    has_lost: bool,
     /// READ and atomic requests between `una` and `next`.
     fetches: u32,
     /// The PSN behind the last one that asks for an answer since the last time that it was gone back to `una`. The local ACK timeout runs only
@@ -51,6 +56,12 @@ impl Requester {
         self.rtt = Rtt::default();
         self.probe = Probe::default();
         self.recovery = None;
+        let congestion = link.config.congestion;
+        self.flow = if link.is_reliable() {
+            Flow::acknowledged_by_peer(congestion, link.packet_bytes(), link.config.window_packets)
+        } else {
+            Flow::unacknowledged(congestion)
+        };
         self.fetches = 0;
         self.ring_has_work = true;
     }
@@ -105,8 +116,18 @@ impl Requester {
         self.rtt.round_trip()
     }
 
+    /// What congestion control lets it do.
+    pub(super) fn congestion(&self) -> Option<CongestionState> {
+        self.flow.state()
+    }
+
+    /// The peer reports congestion. Returns whether that changed anything.
+    pub(super) fn congested(&mut self, now: Time) -> bool {
+        self.flow.cnp(now)
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
-        [self.retry.deadline(), self.probe.deadline()].into_iter().flatten().min()
+        [self.retry.deadline(), self.probe.deadline(), self.flow.deadline()].into_iter().flatten().min()
     }
 
     /// Whether [`Requester::fetch`] stopped although it could go on.
@@ -218,7 +239,12 @@ impl Requester {
             return Ok(());
         }
         while let Some((piece, repr)) = self.plan(link) {
-            if !batch.admits(&repr, piece.payload) || !env.may_send(repr.udp_payload_len(piece.payload)) {
+            let bytes = repr.udp_payload_len(piece.payload);
+            let costs = costs(link, &piece, bytes);
+            let admitted = batch.admits(&repr, piece.payload)
+                && self.flow.may_send(now, costs, self.awaits_answer())
+                && env.may_send(bytes);
+            if !admitted {
                 break;
             }
             let asks = repr.bth.ack_req || piece.is_fetch;
@@ -230,6 +256,7 @@ impl Requester {
             }
             self.fetches += u32::from(work.op.is_fetch());
             counters.sent_pkts += 1;
+            self.flow.sent(now, costs);
             let (psn, repeated) = (self.inflight.next(), self.inflight.next() != self.inflight.high());
             counters.retransmitted_pkts += u64::from(repeated);
             self.inflight.advance(piece.packets);
@@ -277,7 +304,10 @@ impl Requester {
         let mut repr = request.headers(&piece, mtu, config.transport(), link.attributes.remote_qpn);
         // The packet that fills the window must ask: nothing comes after it that could.
         repr.bth.ack_req = link.is_reliable()
-            && (piece.ends || (index + 1) % config.ack_every == 0 || after >= config.window_packets);
+            && (piece.ends
+                || (index + 1) % self.flow.ack_every(link.packet_bytes(), config.ack_every) == 0
+                || after >= config.window_packets
+                || self.flow.is_filled_by(link.packet_bytes()));
         Some((piece, repr))
     }
 
@@ -292,10 +322,12 @@ impl Requester {
         receipt: Receipt,
     ) -> Result<(), Broken> {
         let una = self.inflight.una();
+        let on_their_way = self.inflight.on_their_way();
         let psn = packet.repr.bth.psn;
         if packet.info.kind == Kind::SelectiveAck && link.can_repair() {
             self.selective_acknowledgement(counters, packet);
-            return self.answers_heard(link, now, env, counters, una, packet, receipt, Ok(()));
+            let before = (una, on_their_way);
+            return self.answers_heard(link, now, env, counters, before, packet, receipt, Ok(()));
         }
         if psn.since(una) >= self.inflight.unacknowledged() {
             // Late, or to something that was never sent: a ghost (§9.7.5.1.1).
@@ -308,10 +340,10 @@ impl Requester {
             Kind::AtomicAck => self.atomic_response(link, env, counters, packet),
             _ => Ok(()),
         };
-        self.answers_heard(link, now, env, counters, una, packet, receipt, outcome)
+        self.answers_heard(link, now, env, counters, (una, on_their_way), packet, receipt, outcome)
     }
 
-    /// What follows from an answer that has been dealt with, `outcome`; before it, all before `una` was acknowledged.
+    /// What follows from an answer that has been dealt with, `outcome`; before it, all before `una` was acknowledged, and `on_their_way` packets were.
     #[allow(clippy::too_many_arguments)] // what surrounds every step, and what came of the last one
     fn answers_heard<E: Env>(
         &mut self,
@@ -319,7 +351,7 @@ impl Requester {
         now: Time,
         env: &mut E,
         counters: &mut Counters,
-        una: Psn,
+        (una, on_their_way): (Psn, u32),
         packet: &Parsed<'_>,
         receipt: Receipt,
         outcome: Result<(), Broken>,
@@ -331,8 +363,12 @@ impl Requester {
         let goes_on = self.inflight.una() != una;
         if goes_on {
             let held = packet.repr.ext.hold().map(HoldRepr::duration);
-            self.rtt.answered(now, receipt.at, self.inflight.una(), held);
+            let sample = self.rtt.answered(now, receipt.at, self.inflight.una(), held);
+            self.flow.acknowledged(now, on_their_way, self.inflight.on_their_way(), sample.as_ref());
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
+        }
+        if std::mem::take(&mut self.has_lost) {
+            self.flow.lost(now);
         }
         if goes_on || self.recovery.is_some() {
             self.probe.heard(now, self.awaits_answer());
@@ -531,7 +567,10 @@ impl Requester {
     /// Sends again from the oldest unacknowledged PSN, unless that has been done for this loss.
     fn lost<E: Env>(&mut self, env: &mut E, counters: &mut Counters) -> Result<(), Broken> {
         match self.retry.lost() {
-            Ok(true) => self.go_back(),
+            Ok(true) => {
+                self.has_lost = true;
+                self.go_back();
+            }
             Ok(false) => {}
             Err(Exhausted) => return self.give_up(env, counters),
         }
@@ -545,10 +584,14 @@ impl Requester {
         env: &mut E,
         counters: &mut Counters,
     ) -> Result<(), Broken> {
+        self.flow.handle_timeout(now);
         let expired = self.retry.handle_timeout(now);
         counters.local_ack_timeout_err += u64::from(expired != Ok(false));
         match expired {
-            Ok(true) => self.go_back(),
+            Ok(true) => {
+                self.flow.timed_out(now);
+                self.go_back();
+            }
             Ok(false) if self.probe.handle_timeout(now) => self.doubt(link),
             Ok(false) => {}
             Err(Exhausted) => return self.give_up(env, counters),
@@ -559,6 +602,7 @@ impl Requester {
     fn go_back(&mut self) {
         self.inflight.go_back();
         self.rtt.forget();
+        self.flow.gone_back();
         self.asked = self.inflight.una();
         self.fetches = 0;
         self.recovery = None;
@@ -637,9 +681,17 @@ impl Requester {
         self.retry = Retry::default();
         self.probe = Probe::default();
         self.recovery = None;
+        self.flow.stop();
         self.fetches = 0;
         self.has_more = false;
     }
+}
+
+/// Bytes that a packet, and what it asks for, take of the links.
+fn costs(link: &Link<'_>, piece: &Piece, bytes: usize) -> u64 {
+    let sent = bytes as u64 + u64::from(LOWER_HEADERS);
+    let asked = if piece.is_fetch { u64::from(piece.packets) * u64::from(link.packet_bytes()) } else { 0 };
+    sent + asked
 }
 
 /// Completes a send request as flushed.

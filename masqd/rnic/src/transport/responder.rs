@@ -11,12 +11,13 @@ use masq_wire::{
 };
 
 use super::batch::Batch;
+use super::congestion::Flow;
 use super::counters::Counters;
 use super::env::{
     AtomicOp, Cause, Completion, Env, KeyChange, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
     Status, WcOpcode, total_bytes,
 };
-use super::link::{Broken, Link};
+use super::link::{Broken, LOWER_HEADERS, Link};
 use super::receipt::Receipt;
 use super::reorder::Reorder;
 use super::request::{ATOMIC_BYTES, Failure};
@@ -48,6 +49,8 @@ pub(super) struct Responder {
     /// What has come before its turn.
     early: Reorder,
     established: bool,
+    /// What it may answer to READs and atomics, which nobody acknowledges.
+    flow: Flow,
 }
 
 /// The message whose packets are arriving.
@@ -111,14 +114,28 @@ impl From<MemoryFault> for Refusal {
 }
 
 impl Responder {
-    pub(super) fn start(&mut self, psn: Psn) {
+    pub(super) fn start(&mut self, link: &Link<'_>, psn: Psn) {
+        let flow = Flow::unacknowledged(link.config.congestion);
         let work = std::mem::take(&mut self.receive.work);
-        *self = Self { expected: psn, receive: Receive { work, held: false }, ..Self::default() };
+        *self = Self { expected: psn, receive: Receive { work, held: false }, flow, ..Self::default() };
     }
 
     /// PSN of the next request.
     pub(super) fn psn(&self) -> Psn {
         self.expected
+    }
+
+    /// The peer reports congestion. Returns whether that changed anything.
+    pub(super) fn congested(&mut self, now: Time) -> bool {
+        self.flow.cnp(now)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.flow.deadline()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        self.flow.handle_timeout(now);
     }
 
     /// A request.
@@ -468,7 +485,12 @@ impl Responder {
                 Body::Value(_) => 0,
             };
             let bytes = source.map_or(0, |s| s.len as usize);
-            if !batch.admits(&repr, bytes) || !env.may_send(repr.udp_payload_len(bytes)) {
+            let udp_bytes = repr.udp_payload_len(bytes);
+            let costs = udp_bytes as u64 + u64::from(LOWER_HEADERS);
+            let admitted = batch.admits(&repr, bytes)
+                && self.flow.may_send(now, costs, false)
+                && env.may_send(udp_bytes);
+            if !admitted {
                 return Ok(());
             }
             let may_read = link.attributes.access.remote_read;
@@ -482,6 +504,7 @@ impl Responder {
             match pushed {
                 Ok(()) => {
                     self.resources.sent();
+                    self.flow.sent(now, costs);
                     self.unacknowledged = 0;
                     counters.sent_pkts += 1;
                     let whole = response.ends && !response.repeated && source.is_some();
@@ -550,6 +573,7 @@ impl Responder {
         self.resources.clear();
         self.early.clear();
         self.reply = None;
+        self.flow.stop();
     }
 }
 

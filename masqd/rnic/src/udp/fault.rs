@@ -22,9 +22,13 @@ pub struct FaultInjection {
     pub reorder: f64,
     /// A bit of it is flipped.
     pub corrupt: f64,
+    /// It is marked (ECN CE), if its sender takes part.
+    pub ecn: f64,
+    /// Every packet comes so much later.
+    pub delay: Duration,
 }
 
-/// `drop=P,duplicate=P,reorder=P,corrupt=P,seed=N`, of which any can be left out.
+/// `drop=P,duplicate=P,reorder=P,corrupt=P,ecn=P,delay=MICROSECONDS,seed=N`, of which any can be left out.
 impl FromStr for FaultInjection {
     type Err = String;
 
@@ -36,11 +40,16 @@ impl FromStr for FaultInjection {
                 faults.seed = value.parse().map_err(|e| format!("seed: {e}"))?;
                 continue;
             }
+            if name == "delay" {
+                faults.delay = Duration::from_micros(value.parse().map_err(|e| format!("delay: {e}"))?);
+                continue;
+            }
             let probability = match name {
                 "drop" => &mut faults.drop,
                 "duplicate" => &mut faults.duplicate,
                 "reorder" => &mut faults.reorder,
                 "corrupt" => &mut faults.corrupt,
+                "ecn" => &mut faults.ecn,
                 _ => return Err(format!("{name:?} is no fault")),
             };
             *probability = value.parse().map_err(|e| format!("{name}: {e}"))?;
@@ -52,12 +61,23 @@ impl FromStr for FaultInjection {
     }
 }
 
+/// What else is known of a packet, as far as faults change it.
+pub trait CongestionMark: Copy {
+    /// A switch marks it, if its sender takes part.
+    fn mark(&mut self);
+
+    /// It is received at another time.
+    fn receive_at(&mut self, at: Time);
+}
+
 /// Applies a [`FaultInjection`] to received packets; `M` is what else is known of one.
 #[derive(Debug)]
 pub struct FaultShim<M> {
     faults: FaultInjection,
     random: ChaCha8Rng,
     held: VecDeque<Held<M>>,
+    /// What is still on its way, in the order in which it comes.
+    delayed: VecDeque<(Time, Vec<u8>, M)>,
 }
 
 #[derive(Debug)]
@@ -70,12 +90,17 @@ struct Held<M> {
     until: Time,
 }
 
-impl<M: Copy> FaultShim<M> {
+impl<M: CongestionMark> FaultShim<M> {
     const HOLD: Duration = Duration::from_millis(1);
 
     /// A shim with its own random sequence.
     pub fn new(faults: FaultInjection) -> Self {
-        Self { faults, random: ChaCha8Rng::seed_from_u64(faults.seed), held: VecDeque::new() }
+        Self {
+            faults,
+            random: ChaCha8Rng::seed_from_u64(faults.seed),
+            held: VecDeque::new(),
+            delayed: VecDeque::new(),
+        }
     }
 
     fn happens(&mut self, probability: f64) -> bool {
@@ -84,6 +109,17 @@ impl<M: Copy> FaultShim<M> {
 
     /// A packet has come.
     pub fn pass(&mut self, now: Time, packet: &[u8], meta: M, deliver: &mut dyn FnMut(&[u8], M)) {
+        if self.faults.delay.is_zero() {
+            self.arrive(now, packet, meta, deliver);
+        } else {
+            self.delayed.push_back((now.plus(self.faults.delay), packet.to_vec(), meta));
+        }
+    }
+
+    fn arrive(&mut self, now: Time, packet: &[u8], mut meta: M, deliver: &mut dyn FnMut(&[u8], M)) {
+        if self.happens(self.faults.ecn) {
+            meta.mark();
+        }
         if self.happens(self.faults.drop) {
             return;
         }
@@ -105,12 +141,18 @@ impl<M: Copy> FaultShim<M> {
 
     /// Delivers what has been held for too long.
     pub fn handle_timeout(&mut self, now: Time, deliver: &mut dyn FnMut(&[u8], M)) {
+        while self.delayed.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((at, packet, mut meta)) = self.delayed.pop_front() else { break };
+            meta.receive_at(at);
+            self.arrive(now, &packet, meta, deliver);
+        }
         self.release(|h| h.until <= now, deliver);
     }
 
     /// When [`FaultShim::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.held.iter().map(|h| h.until).min()
+        let delayed = self.delayed.front().map(|(at, ..)| *at);
+        self.held.iter().map(|h| h.until).chain(delayed).min()
     }
 
     fn release(&mut self, due: impl Fn(&Held<M>) -> bool, deliver: &mut dyn FnMut(&[u8], M)) {
@@ -137,14 +179,33 @@ impl<M: Copy> FaultShim<M> {
 mod tests {
     use super::*;
 
+    /// A packet's number, its mark, and when it was received.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    struct Meta {
+        number: u32,
+        marked: bool,
+        at: Time,
+    }
+
+    impl CongestionMark for Meta {
+        fn mark(&mut self) {
+            self.marked = true;
+        }
+
+        fn receive_at(&mut self, at: Time) {
+            self.at = at;
+        }
+    }
+
     fn run(faults: FaultInjection) -> Vec<u32> {
         let mut shim = FaultShim::new(faults);
         let mut seen = Vec::new();
         for i in 0..1000u32 {
-            shim.pass(Time::ZERO, &i.to_ne_bytes(), i, &mut |_, m| seen.push(m));
+            let meta = Meta { number: i, ..Meta::default() };
+            shim.pass(Time::ZERO, &i.to_ne_bytes(), meta, &mut |_, m| seen.push(m.number));
         }
         if let Some(t) = shim.poll_timeout() {
-            shim.handle_timeout(t, &mut |_, m| seen.push(m));
+            shim.handle_timeout(t, &mut |_, m| seen.push(m.number));
         }
         seen
     }
@@ -165,11 +226,44 @@ mod tests {
     }
 
     #[test]
+    fn a_share_is_marked_and_all_come_late() {
+        let delay = Duration::from_micros(300);
+        let faults = FaultInjection { ecn: 0.2, delay, ..FaultInjection::default() };
+        let mut shim = FaultShim::new(faults);
+        let at = Time::from_nanos;
+        let mut seen: Vec<Meta> = Vec::new();
+        for number in 0..1000 {
+            let meta = Meta { number, ..Meta::default() };
+            shim.pass(at(number.into()), &[], meta, &mut |_, _| panic!("it comes later"));
+        }
+        assert_eq!(shim.poll_timeout(), Some(at(300_000)));
+        shim.handle_timeout(at(300_499), &mut |_, m| seen.push(m));
+        assert_eq!((seen.len(), shim.poll_timeout()), (500, Some(at(300_500))));
+        shim.handle_timeout(at(400_000), &mut |_, m| seen.push(m));
+        assert!(seen.iter().enumerate().all(|(i, m)| m.number == i as u32 && m.at == at(300_000 + i as u64)));
+        let marked = seen.iter().filter(|m| m.marked).count();
+        assert!((100..300).contains(&marked), "{marked}");
+    }
+
+    #[test]
     fn faults_as_text() {
         let faults = FaultInjection { drop: 0.05, reorder: 1.0, seed: 7, ..FaultInjection::default() };
         assert_eq!("drop=0.05,reorder=1,seed=7".parse(), Ok(faults));
-        for bad in ["", "drop", "drop=2", "drop=-1", "drop=NaN", "drop=x", "seed=-1", "loss=0.1", "drop=0.1,"]
-        {
+        let faults =
+            FaultInjection { ecn: 0.5, delay: Duration::from_millis(2), ..FaultInjection::default() };
+        assert_eq!("ecn=0.5,delay=2000".parse(), Ok(faults));
+        for bad in [
+            "",
+            "drop",
+            "drop=2",
+            "drop=-1",
+            "drop=NaN",
+            "drop=x",
+            "seed=-1",
+            "delay=-1",
+            "loss=0.1",
+            "drop=0.1,",
+        ] {
             assert!(bad.parse::<FaultInjection>().is_err(), "{bad}");
         }
     }
@@ -178,7 +272,9 @@ mod tests {
     fn corruption_flips_one_bit() {
         let mut shim = FaultShim::new(FaultInjection { corrupt: 1.0, ..FaultInjection::default() });
         let mut flipped = 0;
-        shim.pass(Time::ZERO, &[0; 64], (), &mut |p, ()| flipped = p.iter().map(|b| b.count_ones()).sum());
+        shim.pass(Time::ZERO, &[0; 64], Meta::default(), &mut |p, _| {
+            flipped = p.iter().map(|b| b.count_ones()).sum();
+        });
         assert_eq!(flipped, 1);
     }
 }

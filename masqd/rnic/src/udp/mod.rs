@@ -27,7 +27,7 @@ mod socket;
 mod sys;
 
 pub use edge::{Attached, Edge, LocalId, Route, TxBatch};
-pub use fault::{FaultInjection, FaultShim};
+pub use fault::{CongestionMark, FaultInjection, FaultShim};
 pub use icrc::{FlowCache, Seen, seal, seal_one};
 pub use shared::{Left, SharedAddresses};
 pub use socket::UdpSockets;

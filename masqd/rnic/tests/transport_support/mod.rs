@@ -167,10 +167,15 @@ impl Pair {
     /// Hands a datagram to an end now, as if it had come from the peer. Bytes that are no packet are dropped, as
     /// the edge does.
     pub fn inject(&mut self, to: usize, datagram: &[u8]) {
+        self.inject_with(to, datagram, Receipt::unmarked(self.now));
+    }
+
+    /// The same of one of which the network says something.
+    pub fn inject_with(&mut self, to: usize, datagram: &[u8], receipt: Receipt) {
         let now = self.now;
         let End { qp, world } = &mut self.ends[to];
         if let Ok(packet) = masq_wire::parse(datagram) {
-            qp.handle_packet(now, world, &packet, Receipt::unmarked(now));
+            qp.handle_packet(now, world, &packet, receipt);
             while qp.wants_work() {
                 qp.handle_work(now, world);
             }

@@ -3,7 +3,7 @@
 use masq_types::Psn;
 use masq_wire::{Arrived, Kind, Parsed};
 
-use super::{Requester, is_ack, payload};
+use super::{Requester, costs, is_ack, payload};
 use crate::transport::batch::Batch;
 use crate::transport::counters::Counters;
 use crate::transport::env::{Env, SendOp};
@@ -145,7 +145,10 @@ impl Requester {
             match self.send_again(link, now, env, counters, batch, psn, most)? {
                 Some(packets) => {
                     self.note_sent(psn, packets);
-                    counters.selective_repairs += u64::from(packets > 0);
+                    if packets > 0 {
+                        counters.selective_repairs += 1;
+                        self.flow.lost(now);
+                    }
                 }
                 None => return Ok(false),
             }
@@ -199,7 +202,13 @@ impl Requester {
         let piece = request.piece_again(psn.since(request.first), mtu, config.read_packets, most);
         let mut repr = request.headers(&piece, mtu, config.transport(), link.attributes.remote_qpn);
         repr.bth.ack_req = true;
-        if !batch.admits(&repr, piece.payload) || !env.may_send(repr.udp_payload_len(piece.payload)) {
+        let bytes = repr.udp_payload_len(piece.payload);
+        let costs = costs(link, &piece, bytes);
+        // It has its place in the window already.
+        let admitted = batch.admits(&repr, piece.payload)
+            && self.flow.may_send(now, costs, false)
+            && env.may_send(bytes);
+        if !admitted {
             return Ok(None);
         }
         let Some(request) = self.inflight.request_mut(at) else { return Ok(None) };
@@ -212,6 +221,7 @@ impl Requester {
         }
         counters.sent_pkts += 1;
         counters.retransmitted_pkts += 1;
+        self.flow.sent_again(now, costs);
         self.rtt.forget();
         let (una, end) = (self.inflight.una(), psn.plus(piece.packets));
         if !self.awaits_answer() || self.asked.since(una) < end.since(una) {

@@ -1,0 +1,335 @@
+//! Swift (Kumar et al., SIGCOMM'20): a window that keeps the delay of the network at a target.
+//!
+//! Differences, all because hosts here run software on shared cores, on links from megabits to a hundred gigabits:
+//!
+//! - The delay is that of the fabric alone, where the peer tells how long it held a packet; what hosts need is no reason to send less. Of two measurements one
+//!   behind the other the smaller counts: a queue is in both, a thread that was preempted between a time stamp and its system call in one.
+//! - One packet is timed at once, so the window changes about once per round trip; what it gains is counted by time, as in the paper.
+//! - It begins with the whole window, as RDMA does, and is unlimited there. After some round trips far below the target it grows by a part of
+//!   itself (as in Timely, §4.3): otherwise a thousand packets would take a thousand round trips to come back.
+//! - A loss counts when the delay is above the target, too, or when losses are many: one packet in a hundred that is lost on a
+//!   bad link says nothing of a queue.
+
+use core::time::Duration;
+
+use super::{CongestionControl, MIN_RATE, rate_of};
+use crate::transport::rtt::Sample;
+use crate::transport::time::Time;
+
+/// Delay that is aimed at with a large window. A queue of that length keeps a link busy while a sender's thread waits for its turn.
+const BASE_TARGET: Duration = Duration::from_millis(1);
+/// More for the smallest window: of many flows each has a packet in the queue now and then, and the smaller ones get their share so.
+const SCALED_TARGET: Duration = Duration::from_millis(3);
+/// The windows between which the target is scaled, in packets: the paper's.
+const SCALED_FROM: f64 = 0.1;
+const SCALED_TO: f64 = 100.0;
+/// More when the peer does not tell how long it held a packet back.
+const UNTOLD: Duration = Duration::from_millis(4);
+/// Of the excess over the target, in eighths, the window goes down by so much of itself (the paper's beta, 0.8).
+const BETA_EIGHTHS: u64 = 6;
+/// What it grows by in a round trip is a packet, and of a small window this part of it...
+const GAIN_SHARE: u64 = 4;
+/// ... but no less than this part of a packet: the same for all small windows, so that they become equal.
+const SMALLEST_GAIN: u64 = 16;
+/// Round trips below half of the target after which it grows by a quarter of itself in each.
+const FAR_BELOW: u8 = 3;
+/// Round trips that one measurement counts for at most: a small window has a packet on its way only now and then.
+const MOST_ROUND_TRIPS: u64 = 32;
+/// Timeouts in a row after which the window is the smallest.
+const TIMEOUTS: u8 = 5;
+/// Losses of this share of all packets count, whatever the delay.
+const LOSS_SHARE: u32 = 32;
+/// Packets over which that share is taken, about.
+const LOSS_MEMORY: u32 = 1024;
+/// The smallest window, as a part of a packet.
+const SMALLEST: u64 = 64;
+
+#[derive(Clone, Debug)]
+pub(super) struct Swift {
+    /// Bytes of the largest packet.
+    packet: u32,
+    /// The whole window in bytes.
+    whole: u32,
+    /// Bytes, a part of a packet to the whole window.
+    window: u32,
+    /// The round trip, both hosts' delays included: in it the window goes around once. Over about four measurements, as there may be few.
+    smoothed: Duration,
+    /// The last measurement.
+    last_delay: Option<Duration>,
+    last_sample: Time,
+    last_decrease: Option<Time>,
+    far_below: u8,
+    timeouts: u8,
+    sent: u32,
+    lost: u32,
+}
+
+impl Swift {
+    /// With packets of at most `packet_bytes`, of which `window_packets` may be on their way.
+    pub(super) fn new(packet_bytes: u32, window_packets: u32) -> Self {
+        let packet = packet_bytes.max(1);
+        let whole = packet.saturating_mul(window_packets.max(1));
+        Self {
+            packet,
+            whole,
+            window: whole,
+            smoothed: Duration::ZERO,
+            last_delay: None,
+            last_sample: Time::ZERO,
+            last_decrease: None,
+            far_below: 0,
+            timeouts: 0,
+            sent: 0,
+            lost: 0,
+        }
+    }
+
+    fn target(&self, peer_told: bool) -> Duration {
+        let packets = f64::from(self.window) / f64::from(self.packet);
+        let inverse = |w: f64| 1.0 / w.sqrt();
+        let share = (inverse(packets) - inverse(SCALED_TO)) / (inverse(SCALED_FROM) - inverse(SCALED_TO));
+        let scaled = SCALED_TARGET.mul_f64(share.clamp(0.0, 1.0));
+        BASE_TARGET + scaled + if peer_told { Duration::ZERO } else { UNTOLD }
+    }
+
+    /// What the window gains in a round trip.
+    fn gain(&self) -> u64 {
+        let (packet, window) = (u64::from(self.packet), u64::from(self.window));
+        (window / GAIN_SHARE).clamp(packet / SMALLEST_GAIN, packet).max(1)
+    }
+
+    fn grow(&mut self, bytes: u64) {
+        let window = u64::from(self.window).saturating_add(bytes).min(self.whole.into());
+        self.window = window as u32;
+    }
+
+    /// The window becomes `to` bytes, unless it has become smaller within this round trip.
+    fn shrink(&mut self, now: Time, to: u64) {
+        let waits = self.last_decrease.is_some_and(|t| now.since(t) < self.smoothed);
+        if waits {
+            return;
+        }
+        let least = (u64::from(self.packet) / SMALLEST).max(1);
+        self.window = to.clamp(least, self.whole.into()) as u32;
+        self.last_decrease = Some(now);
+        self.far_below = 0;
+    }
+
+    fn halve(&mut self, now: Time) {
+        self.shrink(now, u64::from(self.window) / 2);
+    }
+}
+
+impl CongestionControl for Swift {
+    fn on_sent(&mut self, _now: Time, _bytes: u64) {
+        self.sent += 1;
+        if self.sent >= LOSS_MEMORY {
+            (self.sent, self.lost) = (self.sent / 2, self.lost / 2);
+        }
+    }
+
+    fn on_ack(&mut self, now: Time, sample: &Sample) {
+        self.timeouts = 0;
+        let first = self.last_delay.is_none();
+        let round_trip = sample.round_trip;
+        self.smoothed = if first { round_trip } else { (self.smoothed * 3 + round_trip) / 4 };
+        // The packets of a small window are so far apart that one tells nothing of the queue that the other met.
+        let before = self.last_delay.filter(|_| self.window >= self.packet);
+        let delay = sample.fabric.min(before.unwrap_or(sample.fabric));
+        let since = if first { round_trip } else { now.since(self.last_sample) };
+        (self.last_delay, self.last_sample) = (Some(sample.fabric), now);
+        let target = self.target(sample.peer_told);
+        if delay >= target {
+            self.far_below = 0;
+            let (delay, excess) = (nanos(delay), nanos(delay - target));
+            let window = u64::from(self.window);
+            let cut = window.saturating_mul(excess) / delay.max(1) * BETA_EIGHTHS / 8;
+            self.shrink(now, window - cut.min(window / 2));
+            return;
+        }
+        self.far_below = if delay * 2 < target { self.far_below.saturating_add(1) } else { 0 };
+        let gain = self.gain();
+        let by_time = {
+            let (since, once) = (nanos(since), nanos(self.smoothed).max(1));
+            gain * since.min(once.saturating_mul(MOST_ROUND_TRIPS)) / once
+        };
+        let by_itself = if self.far_below > FAR_BELOW && self.window >= self.packet {
+            u64::from(self.window) / 4
+        } else {
+            0
+        };
+        self.grow(by_time.min(gain.max(self.window.into())).max(by_itself));
+    }
+
+    /// A switch has marked a packet: as much a sign of a queue as delay is.
+    fn on_cnp(&mut self, now: Time) -> bool {
+        let before = self.window;
+        self.halve(now);
+        self.window != before
+    }
+
+    fn on_loss(&mut self, now: Time) {
+        self.lost += 1;
+        let many = self.lost > self.sent.max(LOSS_MEMORY / 4) / LOSS_SHARE;
+        let queued = self.last_delay.is_none_or(|delay| delay >= self.target(true));
+        if queued || many {
+            self.halve(now);
+        }
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        self.timeouts = self.timeouts.saturating_add(1);
+        if self.timeouts >= TIMEOUTS {
+            self.shrink(now, 0);
+        } else {
+            self.halve(now);
+        }
+    }
+
+    /// A little more than what goes around: the window is the limit, and the rate makes trains of it that the bottleneck
+    /// does not notice.
+    fn rate(&mut self, _now: Time) -> Option<u64> {
+        self.last_rate()
+    }
+
+    fn last_rate(&self) -> Option<u64> {
+        if self.window == self.whole {
+            return None;
+        }
+        let rate = rate_of(u64::from(self.window) * 5 / 4, self.smoothed.max(BASE_TARGET / 10));
+        Some(rate.max(MIN_RATE))
+    }
+
+    fn window_bytes(&self) -> Option<u64> {
+        (self.window != self.whole).then(|| self.window.into())
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Time {
+        Time::from_nanos(micros * 1000)
+    }
+
+    fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// A hundred packets of a thousand bytes.
+    fn swift() -> Swift {
+        Swift::new(1000, 100)
+    }
+
+    fn ack(s: &mut Swift, now: u64, delay: u64) {
+        s.on_ack(at(now), &Sample { round_trip: us(delay), fabric: us(delay), peer_told: true });
+    }
+
+    /// Steps computed by hand from the paper's algorithm 1 and the constants above.
+    #[test]
+    fn goes_down_by_the_excess_once_in_a_round_trip() {
+        let mut s = swift();
+        assert_eq!((s.rate(at(0)), s.window_bytes()), (None, None));
+        // The target of a hundred packets is a millisecond: half of the delay is excess, of which three quarters count.
+        ack(&mut s, 10_000, 2000);
+        assert_eq!(s.window_bytes(), Some(62_500));
+        // 78,125 bytes in two milliseconds.
+        assert_eq!(s.rate(at(10_000)), Some(312_500_000));
+        ack(&mut s, 11_999, 4000);
+        assert_eq!(s.window_bytes(), Some(62_500), "the same round trip");
+        // Never by more than half.
+        ack(&mut s, 30_000, 4000);
+        assert_eq!(s.window_bytes(), Some(31_250));
+    }
+
+    #[test]
+    fn goes_up_by_a_packet_in_a_round_trip_and_faster_far_below() {
+        let mut s = Swift::new(1000, 1000);
+        s.window = 40_000;
+        s.last_delay = Some(us(800));
+        (s.smoothed, s.last_sample) = (us(800), at(0));
+        // A quarter of a packet in a quarter of a round trip; a late answer counts for thirty-two.
+        ack(&mut s, 200, 800);
+        assert_eq!(s.window_bytes(), Some(40_250));
+        ack(&mut s, 80_200, 800);
+        assert_eq!(s.window_bytes(), Some(72_250));
+        (0..3).for_each(|i| ack(&mut s, 80_600 + i * 400, 400));
+        assert!(s.window_bytes() < Some(76_000), "three round trips could be chance");
+        let before = u64::from(s.window);
+        ack(&mut s, 81_800, 400);
+        assert_eq!(s.window_bytes(), Some(before + before / 4));
+        (0..15).for_each(|i| ack(&mut s, 90_000 + i * 400, 400));
+        assert_eq!((s.rate(at(0)), s.window_bytes()), (None, None), "the whole window is no limit");
+    }
+
+    #[test]
+    fn a_measurement_that_came_late_means_nothing() {
+        let mut s = swift();
+        for i in 0..100 {
+            ack(&mut s, 1000 + i * 8000, if i % 2 == 0 { 8000 } else { 100 });
+        }
+        // The first has nothing before it.
+        assert!(s.window_bytes() >= Some(50_000) || s.window_bytes().is_none());
+        s.window = s.whole;
+        ack(&mut s, 900_000, 100);
+        ack(&mut s, 910_000, 8000);
+        assert_eq!(s.window_bytes(), None);
+        ack(&mut s, 920_000, 8000);
+        assert!(s.window_bytes().is_some(), "two are a queue");
+    }
+
+    /// The smaller the window, the longer the queue that it accepts, between the target and four times as long.
+    #[test]
+    fn targets() {
+        let of = |window: u32| {
+            let s = Swift { window, ..Swift::new(1000, 1000) };
+            s.target(true).as_micros()
+        };
+        assert_eq!([of(1_000_000), of(100_000), of(100), of(10)], [1000, 1000, 4000, 4000]);
+        // (1 - 0.1) / (3.162 - 0.1) of three milliseconds.
+        assert_eq!(of(1000), 1881);
+        let s = swift();
+        assert_eq!(s.target(false), s.target(true) + UNTOLD);
+    }
+
+    #[test]
+    fn losses_count_with_delay_or_when_they_are_many() {
+        let mut s = swift();
+        s.on_loss(at(0));
+        assert_eq!(s.window_bytes(), Some(50_000), "nothing is known of the way yet");
+        ack(&mut s, 1000, 100);
+        let before = s.window_bytes();
+        for i in 0..100u32 {
+            (0..100).for_each(|_| s.on_sent(at(0), 1000));
+            s.on_loss(at(2000 + u64::from(i) * 1000));
+        }
+        assert_eq!(s.window_bytes(), before, "one in a hundred");
+        for i in 0..100u32 {
+            (0..10).for_each(|_| s.on_sent(at(0), 1000));
+            s.on_loss(at(200_000 + u64::from(i) * 1000));
+        }
+        assert!(s.window_bytes() < Some(1000), "one in ten");
+        let mut s = swift();
+        ack(&mut s, 10_000, 900);
+        ack(&mut s, 20_000, 1500);
+        s.on_loss(at(30_000));
+        assert_eq!(s.window_bytes(), Some(50_000));
+    }
+
+    #[test]
+    fn timeouts_halve_and_then_empty_the_window() {
+        let mut s = swift();
+        let mut after = Vec::new();
+        for i in 1..=5 {
+            s.on_timeout(at(i * 100_000));
+            after.push(s.window_bytes().unwrap_or(0));
+        }
+        assert_eq!(after, [50_000, 25_000, 12_500, 6250, 15]);
+        assert_eq!(s.rate(at(0)), Some(MIN_RATE).max(s.rate(at(0))), "never slower than that");
+    }
+}
