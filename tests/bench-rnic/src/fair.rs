@@ -1,5 +1,5 @@
-//! Flows that share a slow link: how equally, how much of it they use, and how long the queue before it is, with the congestion control that
-//! is the default and without any.
+//! Flows that share a slow link: how equally, how much of it they use, and how long the queue before it is, with Swift and without
+//! congestion control.
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const LOAD: Load = Load { opcode: vrdma_abi::ring::SEND_OP_RDMA_WRITE, len: 16 *
 /// At each rate.
 pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     let mut records = Vec::new();
-    let controlled = world(effort, 9000, &[])?;
+    let controlled = world(effort, 9000, &["--congestion", "swift"])?;
     let free = world(effort, 9000, &["--congestion", "none"])?;
     for (rate, name) in LINKS {
         let scope = format!("two namespaces, tbf {name} burst 256k latency 10ms");

@@ -4,6 +4,7 @@
 //!
 //! - The delay is that of the fabric alone, where the peer tells how long it held a packet; what hosts need is no reason to send less. Of two measurements one
 //!   behind the other the smaller counts: a queue is in both, a thread that was preempted between a time stamp and its system call in one.
+//! - Where the peer does not tell (a stranger, or the answer to a READ) the delay says nothing: CNPs, losses and timeouts are left.
 //! - One packet is timed at once, so the window changes about once per round trip; what it gains is counted by time, as in the paper.
 //! - It begins with the whole window, as RDMA does, and is unlimited there. After some round trips far below the target it grows by a part of
 //!   itself (as in Timely, §4.3): otherwise a thousand packets would take a thousand round trips to come back.
@@ -23,8 +24,6 @@ const SCALED_TARGET: Duration = Duration::from_millis(3);
 /// The windows between which the target is scaled, in packets: the paper's.
 const SCALED_FROM: f64 = 0.1;
 const SCALED_TO: f64 = 100.0;
-/// More when the peer does not tell how long it held a packet back.
-const UNTOLD: Duration = Duration::from_millis(4);
 /// Of the excess over the target, in eighths, the window goes down by so much of itself (the paper's beta, 0.8).
 const BETA_EIGHTHS: u64 = 6;
 /// What it grows by in a round trip is a packet, and of a small window this part of it...
@@ -84,12 +83,12 @@ impl Swift {
         }
     }
 
-    fn target(&self, peer_told: bool) -> Duration {
+    fn target(&self) -> Duration {
         let packets = f64::from(self.window) / f64::from(self.packet);
         let inverse = |w: f64| 1.0 / w.sqrt();
         let share = (inverse(packets) - inverse(SCALED_TO)) / (inverse(SCALED_FROM) - inverse(SCALED_TO));
         let scaled = SCALED_TARGET.mul_f64(share.clamp(0.0, 1.0));
-        BASE_TARGET + scaled + if peer_told { Duration::ZERO } else { UNTOLD }
+        BASE_TARGET + scaled
     }
 
     /// What the window gains in a round trip.
@@ -135,10 +134,11 @@ impl CongestionControl for Swift {
         self.smoothed = if first { round_trip } else { (self.smoothed * 3 + round_trip) / 4 };
         // The packets of a small window are so far apart that one tells nothing of the queue that the other met.
         let before = self.last_delay.filter(|_| self.window >= self.packet);
-        let delay = sample.fabric.min(before.unwrap_or(sample.fabric));
+        let measured = if sample.peer_told { sample.fabric } else { Duration::ZERO };
+        let delay = measured.min(before.unwrap_or(measured));
         let since = if first { round_trip } else { now.since(self.last_sample) };
-        (self.last_delay, self.last_sample) = (Some(sample.fabric), now);
-        let target = self.target(sample.peer_told);
+        (self.last_delay, self.last_sample) = (Some(measured), now);
+        let target = self.target();
         if delay >= target {
             self.far_below = 0;
             let (delay, excess) = (nanos(delay), nanos(delay - target));
@@ -171,7 +171,7 @@ impl CongestionControl for Swift {
     fn on_loss(&mut self, now: Time) {
         self.lost += 1;
         let many = self.lost > self.sent.max(LOSS_MEMORY / 4) / LOSS_SHARE;
-        let queued = self.last_delay.is_none_or(|delay| delay >= self.target(true));
+        let queued = self.last_delay.is_none_or(|delay| delay >= self.target());
         if queued || many {
             self.halve(now);
         }
@@ -288,13 +288,23 @@ mod tests {
     fn targets() {
         let of = |window: u32| {
             let s = Swift { window, ..Swift::new(1000, 1000) };
-            s.target(true).as_micros()
+            s.target().as_micros()
         };
         assert_eq!([of(1_000_000), of(100_000), of(100), of(10)], [1000, 1000, 4000, 4000]);
         // (1 - 0.1) / (3.162 - 0.1) of three milliseconds.
         assert_eq!(of(1000), 1881);
-        let s = swift();
-        assert_eq!(s.target(false), s.target(true) + UNTOLD);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_tell_how_long_it_held_a_packet_may_be_slow() {
+        let mut s = swift();
+        for i in 0..10 {
+            let late = Duration::from_millis(30);
+            let sample = Sample { round_trip: late, fabric: late, peer_told: false };
+            s.on_ack(at(i * 100_000), &sample);
+        }
+        assert_eq!((s.rate(at(0)), s.window_bytes()), (None, None));
+        assert!(s.on_cnp(at(2_000_000)) && s.window_bytes() == Some(50_000));
     }
 
     #[test]
