@@ -22,7 +22,7 @@ pub struct RnicConfig {
 }
 
 impl Default for RnicConfig {
-    /// A seed of zeroes, no faults, Swift. Only tests may leave the seed as it is.
+    /// A seed of zeroes, no faults, and Swift, so that what is tested with the default is tested with control. Only tests may leave the seed as it is.
     fn default() -> Self {
         Self {
             seed: [0; 32],
