@@ -25,13 +25,16 @@ pub struct CtlOutput {
 }
 
 impl Cluster {
+    /// masqctl against a host's masqd, to be run.
+    pub fn ctl_command(&self, host: u8, args: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.join("masqctl"));
+        command.arg("--socket").arg(self.api_socket(host)).args(args);
+        command
+    }
+
     /// Runs masqctl against a host's masqd.
     pub fn ctl(&self, host: u8, args: &[&str]) -> io::Result<CtlOutput> {
-        let out = Command::new(self.programs.join("masqctl"))
-            .arg("--socket")
-            .arg(self.api_socket(host))
-            .args(args)
-            .output()?;
+        let out = self.ctl_command(host, args).output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let code = out.status.code().ok_or_else(|| io::Error::other("masqctl was killed"))?;
         Ok(CtlOutput { command: args.join(" "), code, out: text(&out.stdout), err: text(&out.stderr) })
