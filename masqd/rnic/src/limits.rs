@@ -100,6 +100,24 @@ mod tests {
         }
     }
 
+    /// Floods behind gaps that are never closed, one after the other.
+    #[test]
+    fn early_packets_are_bounded_and_nobody_gets_none() {
+        const PACKET: usize = 4096 + 128;
+        for count in [1usize, 10, 64, 500] {
+            let mut total = 0;
+            for _ in 0..count {
+                let mut own = 0;
+                while own < 1024 * PACKET && may_keep(total, own, PACKET) {
+                    (own, total) = (own + PACKET, total + PACKET);
+                }
+                assert!(own >= PACKET || total > MAX_EARLY_BYTES / 2, "{count}: {total}");
+                assert!(count > 1 || own == 1024 * PACKET, "one alone has its whole window");
+            }
+            assert!(total <= MAX_EARLY_BYTES, "{count}: {total}");
+        }
+    }
+
     /// Who came first gives way, as its requests get done.
     #[test]
     fn busy_queue_pairs_end_up_with_like_shares() {

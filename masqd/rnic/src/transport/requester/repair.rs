@@ -23,7 +23,7 @@ impl Requester {
     pub(super) fn await_answer(&mut self, link: &Link<'_>, now: Time) {
         let most = link.ack_timeout();
         self.retry.sent(now, most);
-        if link.is_selective() {
+        if link.is_selective() && self.probe.deadline().is_none() {
             let front = self.inflight.front();
             let trickles = front.is_some_and(|r| r.work.op.is_fetch() && r.first != self.inflight.una());
             self.probe.sent(now, trickles, self.rtt.round_trip().map(|r| r.timeout), most);
