@@ -46,6 +46,8 @@ pub struct Qp {
     pub initiator: Initiator,
     /// What it has asked of the engine that has its local peer.
     pub asked: Option<Ticket>,
+    /// It stands in the list of those that wait until that engine can be asked for more.
+    pub waits_for_room: bool,
     /// What it has besides, when it sends and receives datagrams.
     pub datagram: Option<DatagramQp>,
     /// Its context, for its doorbell.

@@ -256,3 +256,103 @@ fn a_window_of_type_2_moves_with_its_queue_pair() {
     p.two.a.post(&mut p.a_qp, &write, &[sge(&p.two.a_mr, 0, 8)]);
     assert_eq!(wait(&mut p.two.net, &mut p.two.a_cq).status, WC_SUCCESS);
 }
+
+/// A step of a random history.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Turn(usize),
+    MoveA(usize),
+    MoveB(usize),
+    /// A message of so many bytes, from A to B.
+    Send(u32),
+    /// A READ of so many bytes by B.
+    Read(u32),
+    Receive,
+    /// A region of A comes and goes, which waits for other engines' work on its memory.
+    Command,
+}
+
+fn step() -> impl proptest::strategy::Strategy<Value = Step> {
+    use proptest::prelude::*;
+    let len = prop_oneof![Just(0u32), 1u32..64, 1u32..5000, 200_000u32..MR as u32];
+    prop_oneof![
+        8 => (0usize..3).prop_map(Step::Turn),
+        1 => (0usize..3).prop_map(Step::MoveA),
+        1 => (0usize..3).prop_map(Step::MoveB),
+        2 => len.clone().prop_map(Step::Send),
+        1 => len.prop_map(Step::Read),
+        2 => Just(Step::Receive),
+        1 => Just(Step::Command),
+    ]
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 48, ..Default::default() })]
+
+    /// Whatever the engines' turns, moves and posts are: each message arrives once, whole, in order.
+    #[test]
+    fn random_histories(steps in proptest::collection::vec(step(), 1..120)) {
+        let mut net = Net::group(&RnicConfig::default(), 3);
+        let mut a = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), 8 << 20);
+        let mut b = Guest::attach(&mut net, 1, 2, 100, &fresh_address(), 8 << 20);
+        let (mut a_cq, mut b_cq) = (a.cq(&mut net, 128), b.cq(&mut net, 128));
+        let mut receives = b.cq(&mut net, 128);
+        let mut a_qp = a.qp(&mut net, &a_cq, &a_cq);
+        let mut b_qp = b.qp(&mut net, &b_cq, &receives);
+        let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
+        let b_own = b.mr(&mut net, MR, all_access());
+        connect(&mut net, (&a, &a_qp), (&b, &b_qp), &Options::default());
+        a.write(a_mr.gpa, &pattern(MR as usize, 3));
+        let (mut sent, mut reads, mut posted) = (Vec::new(), 0u64, 0u64);
+        for step in steps {
+            match step {
+                Step::Turn(engine) => {
+                    net.now += 1_000;
+                    let now = Time::from_nanos(net.now);
+                    net.engines[engine].turn(now);
+                }
+                Step::MoveA(to) => net.move_guest(&mut a, to),
+                Step::MoveB(to) => net.move_guest(&mut b, to),
+                Step::Send(len) if sent.len() < 40 => {
+                    a.post(&mut a_qp, &request(SEND_OP_SEND, sent.len() as u64), &[sge(&a_mr, 0, len)]);
+                    sent.push(len);
+                }
+                Step::Read(len) if reads < 40 => {
+                    b.post(&mut b_qp, &to(&a_mr, 0, request(SEND_OP_RDMA_READ, reads)), &[sge(&b_own, 0, len)]);
+                    reads += 1;
+                }
+                Step::Receive if posted < 40 => {
+                    b.post_recv(&mut b_qp, posted, &[sge(&b_mr, 0, MR as u32)]);
+                    posted += 1;
+                }
+                Step::Command => {
+                    let mr = a.mr_at(&mut net, a_mr.gpa, 4096, all_access(), PD).handle;
+                    net.execute(a.engine, Command::DestroyMr { vnic: a.id, mr }).unwrap();
+                }
+                _ => {}
+            }
+        }
+        while posted < sent.len() as u64 {
+            b.post_recv(&mut b_qp, posted, &[sge(&b_mr, 0, MR as u32)]);
+            posted += 1;
+        }
+        for wr_id in 0..reads {
+            let c = wait(&mut net, &mut b_cq);
+            proptest::prop_assert_eq!((c.wr_id, c.status), (wr_id, WC_SUCCESS));
+        }
+        for (wr_id, len) in (0u64..).zip(&sent) {
+            let c = wait(&mut net, &mut a_cq);
+            proptest::prop_assert_eq!((c.wr_id, c.status), (wr_id, WC_SUCCESS));
+            let c = wait(&mut net, &mut receives);
+            proptest::prop_assert_eq!((c.wr_id, c.status, c.byte_len), (wr_id, WC_SUCCESS, *len));
+        }
+        if let Some(len) = sent.last().map(|l| *l as usize) {
+            proptest::prop_assert_eq!(b.read(b_mr.gpa, len), pattern(MR as usize, 3)[..len].to_vec());
+        }
+        net.run(2);
+        let more = [a_cq.ring.poll(), b_cq.ring.poll(), receives.ring.poll()];
+        proptest::prop_assert!(more.iter().all(Option::is_none));
+        a.detach(&mut net);
+        b.detach(&mut net);
+    }
+}

@@ -103,6 +103,7 @@ impl Engine {
                 path: Path::None,
                 initiator: Initiator::default(),
                 asked: None,
+                waits_for_room: false,
                 datagram: DatagramQp::new(init.qp_type),
                 ctx: init.ctx,
                 doorbell: doorbell.unwrap_or_default(),

@@ -197,16 +197,21 @@ impl Fabric {
         self.notes.try_recv().ok()
     }
 
-    /// A request to fill in, about `bytes`, if one may be sent to this engine now; otherwise `key` is among those that [`Fabric::next_waiting`]
-    /// names.
-    pub fn open_request(&mut self, engine: usize, bytes: usize, key: QpKey) -> Option<Box<Request>> {
+    /// A request to fill in, about `bytes`, if one may be sent to this engine now.
+    pub fn open_request(&mut self, engine: usize, bytes: usize) -> Option<Box<Request>> {
         let link = self.link(engine)?;
         let crowded = bytes > SMALL_BYTES && link.bytes_under_way >= REQUEST_BYTES;
         if link.under_way >= REQUESTS || crowded {
-            link.waiting.push_back(key);
             return None;
         }
         Some(link.spare_requests.pop().unwrap_or_default())
+    }
+
+    /// An initiator waits until more can be sent: it is among those that [`Fabric::next_waiting`] names.
+    pub fn wait_for_room(&mut self, engine: usize, key: QpKey) {
+        if let Some(link) = self.link(engine) {
+            link.waiting.push_back(key);
+        }
     }
 
     /// A request that was opened is not sent.

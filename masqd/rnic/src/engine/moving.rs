@@ -110,8 +110,10 @@ impl Engine {
             {
                 remains.ports.push(port);
             }
-            let (scheduled, timer) = (qp.scheduled || qp.errand || qp.parked, qp.timer.take());
-            (qp.scheduled, qp.waits_for_other, qp.errand, qp.parked) = (false, false, false, false);
+            let waits = qp.scheduled || qp.errand || qp.parked || qp.waits_for_room;
+            let (scheduled, timer) = (waits, qp.timer.take());
+            (qp.scheduled, qp.waits_for_other, qp.errand) = (false, false, false);
+            (qp.parked, qp.waits_for_room) = (false, false);
             let (remote, wires) = (qp.path.remote_qp(), wires(&qp));
             let peer = match &qp.path {
                 Path::Local(p) => Some((p.remote, p.remote_qpn)),

@@ -206,6 +206,9 @@ impl<'w> Pair<'w> {
         bytes: usize,
         last: bool,
     ) -> Result<(), Side> {
+        if bytes == 0 {
+            return Ok(());
+        }
         match self.near {
             Near::Held { own, own_vnic } => {
                 copy(source, own_spans(own, own_vnic, Need::LocalWrite, offset, bytes), bytes, last)

@@ -152,8 +152,13 @@ pub(super) fn ask(
         Some(Err(held)) => return Step::Held(held),
         None => return Step::Idle,
     };
-    let Some(mut request) = world.fabric.as_mut().and_then(|f| f.open_request(engine, bytes, key)) else {
-        // An answer brings room, and the queue pair's turn.
+    let Some(mut request) = world.fabric.as_mut().and_then(|f| f.open_request(engine, bytes)) else {
+        // An answer brings room, and the queue pair's turn. Until then it has others, as often as its guest rings.
+        if let (Some(qp), Some(fabric)) = (world.qps.get_mut(key), &mut world.fabric)
+            && !std::mem::replace(&mut qp.waits_for_room, true)
+        {
+            fabric.wait_for_room(engine, key);
+        }
         return Step::Idle;
     };
     if let Err(fault) = take_along(world, key, &ask, bytes, &mut request) {
@@ -326,6 +331,9 @@ pub fn take_answers(world: &mut World) -> bool {
             }
         }
         while worked && let Some(key) = world.fabric.as_mut().and_then(|f| f.next_waiting(engine)) {
+            if let Some(qp) = world.qps.get_mut(key) {
+                qp.waits_for_room = false;
+            }
             world.schedule(key);
         }
     }
