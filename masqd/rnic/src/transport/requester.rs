@@ -58,7 +58,8 @@ impl Requester {
         self.recovery = None;
         let congestion = link.config.congestion;
         self.flow = if link.is_reliable() {
-            Flow::acknowledged_by_peer(congestion, link.packet_bytes(), link.config.window_packets)
+            let window_packets = link.config.window_packets;
+            Flow::acknowledged_by_peer(congestion, link.packet_bytes(), window_packets, link.is_selective())
         } else {
             Flow::unacknowledged(congestion)
         };

@@ -98,7 +98,7 @@ struct Outcome {
 impl Simulation {
     fn new(kind: Congestion, flows: usize, link: Link) -> Self {
         let sender = |i| Sender {
-            flow: Flow::acknowledged_by_peer(kind, PACKET as u32, WINDOW),
+            flow: Flow::acknowledged_by_peer(kind, PACKET as u32, WINDOW, true),
             rtt: Rtt::default(),
             next: 0,
             outstanding: VecDeque::new(),

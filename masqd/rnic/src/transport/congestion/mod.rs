@@ -11,6 +11,7 @@
 //! time alone changes is made up for when it is asked for.
 
 mod dcqcn;
+mod go_back;
 mod pacer;
 mod swift;
 
@@ -21,6 +22,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use self::dcqcn::Dcqcn;
+use self::go_back::GoBack;
 use self::pacer::Pacer;
 use self::swift::Swift;
 use super::rtt::Sample;
@@ -29,7 +31,7 @@ use super::time::Time;
 /// What decides how fast queue pairs send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// Nothing: as fast as the window of packets allows.
+    /// Nothing: as fast as the window of packets allows. After losses that window is smaller for a while, where the peer does not repair them.
     #[default]
     None,
     /// DCQCN (SIGCOMM'15): rates, by marks of switches (ECN), which the receiver reports with CNPs.
@@ -99,6 +101,7 @@ enum Control {
     None,
     Dcqcn(Dcqcn),
     Swift(Swift),
+    GoBack(GoBack),
 }
 
 /// What one direction of a queue pair may send.
@@ -120,15 +123,23 @@ macro_rules! ask {
             Control::None => $otherwise,
             Control::Dcqcn($c) => $call,
             Control::Swift($c) => $call,
+            Control::GoBack($c) => $call,
         }
     };
 }
 
 impl Flow {
-    /// Requests that the peer acknowledges, in packets of at most `packet_bytes`, of which `window_packets` may be on their way.
-    pub(super) fn acknowledged_by_peer(kind: Congestion, packet_bytes: u32, window_packets: u32) -> Self {
+    /// Requests that the peer acknowledges, in packets of at most `packet_bytes`, of which `window_packets` may be on their way. Whether the peer
+    /// `repairs` losses, or takes packets in their order only.
+    pub(super) fn acknowledged_by_peer(
+        kind: Congestion,
+        packet_bytes: u32,
+        window_packets: u32,
+        repairs: bool,
+    ) -> Self {
         let control = match kind {
-            Congestion::None => Control::None,
+            Congestion::None if repairs => Control::None,
+            Congestion::None => Control::GoBack(GoBack::new(packet_bytes, window_packets)),
             Congestion::Dcqcn => Control::Dcqcn(Dcqcn::default()),
             Congestion::Swift => Control::Swift(Swift::new(packet_bytes, window_packets)),
         };
@@ -174,6 +185,7 @@ impl Flow {
         match &self.control {
             Control::None | Control::Dcqcn(_) => None,
             Control::Swift(c) => c.window_bytes(),
+            Control::GoBack(c) => c.window_bytes(),
         }
     }
 
@@ -183,6 +195,7 @@ impl Flow {
             Control::None => return None,
             Control::Dcqcn(c) => c.last_rate(),
             Control::Swift(c) => c.last_rate(),
+            Control::GoBack(c) => c.last_rate(),
         };
         Some(CongestionState { rate_bits_per_sec, window_bytes: self.window_bytes() })
     }
