@@ -159,7 +159,9 @@ fn congestion_marks_reach_the_queue_pairs() {
     for engine in [0, 1] {
         let (marked, received) =
             (net.counter(engine, "np_ecn_marked_roce_packets"), net.counter(engine, "rcvd_pkts"));
-        assert!(received > 0);
-        assert_eq!(marked, received);
+        // The mark of a CNP tells nothing that the CNP does not say.
+        let cnps = net.counter(engine, "rp_cnp_handled") + net.counter(engine, "rp_cnp_ignored");
+        assert!(marked > 0);
+        assert_eq!(marked + cnps, received);
     }
 }
