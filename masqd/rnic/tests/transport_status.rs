@@ -359,11 +359,11 @@ fn retry_exc_err() {
             assert_eq!(got, [(1, Status::RetryExcErr), (2, Status::WrFlushErr)]);
             let timeout = Duration::from_nanos(4096 << 10);
             assert_eq!(pair.now.since(begin), timeout * (u32::from(retry_cnt) + 1));
-            // The first is sent each time; behind it less and less, to a peer that does not answer.
+            // The first is sent each time; what is behind it, as the window allows, which gets smaller.
             let sent = pair.sent_to(1);
             let firsts = sent.iter().filter(|(_, psn)| *psn == sent[0].1).count();
             assert_eq!(firsts, usize::from(retry_cnt) + 1);
-            assert!(sent.len() <= 2 * firsts && (retry_cnt < 7 || sent.len() < 2 * firsts), "{sent:?}");
+            assert!(sent.len() <= 2 * firsts, "{sent:?}");
             assert_eq!(pair.ends[0].qp.counters().local_ack_timeout_err, u64::from(retry_cnt) + 1);
         }
     }
