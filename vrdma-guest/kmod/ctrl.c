@@ -204,7 +204,8 @@ int vrdma_ctrl_exec(struct vrdma_dev *dev, struct vrdma_cmd **pcmd, unsigned lon
 	returned = cmd->returned;
 	if (!returned) {
 		cmd->abandoned = true;
-		if (!left && timeout)
+		/* Whoever waits for less says nothing of the host by giving up. */
+		if (!left && timeout >= VRDMA_REMOVE_TIMEOUT)
 			ctrl->stalled = true;
 	}
 	spin_unlock_irq(&ctrl->lock);

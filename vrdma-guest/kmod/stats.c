@@ -12,6 +12,8 @@
  * host that is away must not hold up each of them.
  */
 #define VRDMA_STATS_TIMEOUT HZ
+/* After a wait in vain, how long the host is not asked again. */
+#define VRDMA_STATS_PAUSE (10 * HZ)
 /* Milliseconds for which an answer is good, so that those who read one file after another ask once. */
 #define VRDMA_STATS_LIFESPAN 50
 
@@ -48,18 +50,29 @@ static int vrdma_ask_stats(struct vrdma_dev *dev, struct rdma_hw_stats *stats)
 	return err;
 }
 
+static bool vrdma_stats_pause(struct vrdma_dev *dev)
+{
+	return READ_ONCE(dev->ctrl.stalled) ||
+	       (READ_ONCE(dev->stats_pause) && time_before(jiffies, READ_ONCE(dev->stats_until)));
+}
+
 /*
- * Called under the lock of @stats. While the host is away the last values stay as they are; whoever is
- * killed while waiting does not get them.
+ * Called under the lock of @stats. While the host is away, or does not want to be asked so often, the
+ * last values stay as they are; whoever is killed while waiting does not get them.
  */
 int vrdma_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index)
 {
 	struct vrdma_dev *dev = to_vibdev(ib)->dev;
-	int err = -ETIMEDOUT;
+	int err;
 
-	if (!READ_ONCE(dev->ctrl.stalled))
-		err = vrdma_ask_stats(dev, stats);
-	if (err && err != -ETIMEDOUT && err != -ENODEV)
+	if (vrdma_stats_pause(dev))
+		return stats->num_counters;
+	err = vrdma_ask_stats(dev, stats);
+	if (err == -ETIMEDOUT)
+		WRITE_ONCE(dev->stats_until, jiffies + VRDMA_STATS_PAUSE);
+	WRITE_ONCE(dev->stats_pause, err == -ETIMEDOUT);
+	/* Any other error would keep the device from being registered. */
+	if (err == -EOPNOTSUPP || err == -EINTR)
 		return err;
 	return stats->num_counters;
 }

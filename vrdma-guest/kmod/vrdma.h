@@ -160,6 +160,8 @@ struct vrdma_dev {
 	struct vrdma_comp_event **comp_events;
 	phys_addr_t kick_base; /* notify page of doorbell slot 0; the others follow */
 	struct vrdma_ibdev *ibd; /* set before the queues run, cleared after the reset */
+	bool stats_pause; /* the host did not tell its counters in time */
+	unsigned long stats_until; /* then it is not asked before this time */
 };
 
 void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay);

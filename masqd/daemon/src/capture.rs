@@ -25,6 +25,8 @@ const PACKETS_AT_ONCE: usize = 256;
 /// What is written where nobody knows: received packets do not tell.
 const USUAL_HOP_LIMIT: u8 = 64;
 
+const TIME_OVER: &str = "its time was over";
+
 /// How much is wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -81,17 +83,23 @@ struct Tap {
     counts: Arc<Counts>,
     most: u64,
     snaplen: usize,
+    deadline: Instant,
     /// Packets that were dropped since one was kept.
     lost: AtomicU64,
 }
 
 impl PacketTap for Tap {
     fn packet(&self, packet: &TappedPacket<'_>) -> bool {
-        if self.queue.is_closed() {
+        // The client's side, too, ends it in time, when it runs: a client that takes little holds that up.
+        if self.queue.is_closed() || Instant::now() >= self.deadline {
             return false;
         }
         let counts = &self.counts;
         counts.seen.fetch_add(1, Ordering::Relaxed);
+        if self.queue.capacity() == 0 || counts.waiting_bytes.load(Ordering::Relaxed) >= MAX_BYTES {
+            self.drop_packet();
+            return true;
+        }
         let kept = self.keep(packet);
         let len = kept.bytes.len();
         let has_room = counts.waiting_bytes.fetch_add(len, Ordering::Relaxed) + len <= MAX_BYTES;
@@ -103,13 +111,17 @@ impl PacketTap for Tap {
             return !enough;
         }
         counts.waiting_bytes.fetch_sub(len, Ordering::Relaxed);
-        counts.dropped.fetch_add(1, Ordering::Relaxed);
-        self.lost.fetch_add(1, Ordering::Relaxed);
+        self.drop_packet();
         true
     }
 }
 
 impl Tap {
+    fn drop_packet(&self) {
+        self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn keep(&self, packet: &TappedPacket<'_>) -> Kept {
         let mut bytes = Vec::with_capacity((IPV6_LEN + UDP_LEN + packet.bytes.len()).min(self.snaplen));
         put_headers(&mut bytes, packet);
@@ -205,11 +217,13 @@ impl Capture {
     ) -> Result<Capture, DriverError> {
         let (sender, queue) = mpsc::channel(MAX_PACKETS);
         let counts = Arc::new(Counts::default());
+        let deadline = Instant::now() + wanted.duration;
         let tap = Arc::new(Tap {
             queue: sender,
             counts: counts.clone(),
             most: wanted.packets.unwrap_or(u64::MAX),
             snaplen: wanted.snaplen as usize,
+            deadline,
             lost: AtomicU64::new(0),
         });
         let capture = Capture {
@@ -217,7 +231,7 @@ impl Capture {
             queue,
             counts,
             began: SystemTime::now(),
-            deadline: Instant::now() + wanted.duration,
+            deadline,
             ending,
             snaplen: wanted.snaplen,
             end: None,
@@ -274,7 +288,7 @@ impl Capture {
             };
             tokio::select! {
                 _ = self.queue.recv_many(&mut kept, PACKETS_AT_ONCE) => return kept,
-                () = sleep_until(self.deadline) => self.stop("its time was over").await,
+                () = sleep_until(self.deadline) => self.stop(TIME_OVER).await,
                 () = over => self.stop("masqd ended").await,
             }
         }
@@ -308,6 +322,7 @@ impl Capture {
         let why = match self.end {
             Some(why) => why,
             None if enough => "there were as many packets as were asked for",
+            None if Instant::now() >= self.deadline => TIME_OVER,
             None => "the queue pair, or its device, was gone",
         };
         let (seen, dropped) =

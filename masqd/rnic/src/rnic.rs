@@ -126,8 +126,15 @@ impl RnicDriver for Rnic {
                 let (class, rate) = (*class, *rate);
                 crew.ask_all(|| Command::SetClassRate { class, rate }).map(|_| Reply::Done)
             }
-            (Command::List, None) => crew.ask_all(|| Command::List).map(merge_objects),
-            (_, None) => crew.ask_all(|| Command::Counters).map(merge_counters),
+            // While a vNIC moves, it is on neither engine.
+            (Command::List, None) => {
+                let _placement = crew.read();
+                crew.ask_all(|| Command::List).map(merge_objects)
+            }
+            (_, None) => {
+                let _placement = crew.read();
+                crew.ask_all(|| Command::Counters).map(merge_counters)
+            }
         }
     }
 }

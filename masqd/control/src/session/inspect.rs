@@ -1,5 +1,7 @@
 //! What the device has counted, for its guest; and how its queue pairs are, for whoever looks after the host.
 
+use std::time::Duration;
+
 use masq_driver::{Command, DriverError, QpDetails, QpType, Reply, RnicDriver, VnicCounters};
 use masq_types::Gid;
 use vrdma_abi::control as abi;
@@ -9,14 +11,22 @@ use super::decode::reserved;
 use super::{Session, driver_reply};
 use crate::{Env, Reason};
 
+/// For how long an answer is given again: the RNIC adds up all queue pairs for each, and a guest may ask without pause.
+const COUNTED_FOR: Duration = Duration::from_millis(50);
+
 impl Session {
-    /// What the guest's own traffic has been. Nothing of other guests' is in it.
+    /// What the guest's own traffic has been, [`COUNTED_FOR`] ago at most. Nothing of other guests' is in it.
     pub(super) fn query_counters(
         &mut self,
         env: Env<'_>,
         r: abi::QueryCounters,
     ) -> Result<abi::QueryCountersReply, Reason> {
         reserved(&r.reserved)?;
+        if let Some((at, reply)) = &self.counted
+            && env.now.saturating_sub(*at) < COUNTED_FOR
+        {
+            return Ok(reply.clone());
+        }
         let vnic = self.config.id;
         let traffic = env.rnic.execute(Command::VnicCounters { vnic })?;
         let traffic = driver_reply!(traffic, Reply::VnicCounters(c) => c)?;
@@ -28,6 +38,7 @@ impl Session {
                 .or_else(|| events.iter().find(|(n, _)| n == name).map(|(_, n)| *n))
                 .unwrap_or_default();
         }
+        self.counted = Some((env.now, reply.clone()));
         Ok(reply)
     }
 }

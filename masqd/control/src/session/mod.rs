@@ -25,6 +25,7 @@ mod peers;
 mod queues;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use masq_driver::{
@@ -97,6 +98,8 @@ pub struct Session {
     /// Requests that wait for the store to be read again.
     waiting: HashMap<Ticket, Vec<u8>>,
     next_ticket: u64,
+    /// What the guest was last told of its traffic, and when.
+    counted: Option<(Duration, abi::QueryCountersReply)>,
 }
 
 /// Names a request, or a question of the RNIC, that waits for the store to be read again; never used twice in a session.
@@ -206,6 +209,7 @@ impl Session {
             misses: Backoff::default(),
             waiting: HashMap::new(),
             next_ticket: 0,
+            counted: None,
         }
     }
 

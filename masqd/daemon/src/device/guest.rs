@@ -247,8 +247,10 @@ impl Guest {
             Message::Link(link) => self.set_link(link),
             Message::Resolved(ticket) => self.resolved(ticket),
             Message::MoreRequests => self.serve_requests(),
+            // Whoever asked may have lost patience.
+            Message::Report(reply) if reply.is_closed() => {}
+            Message::QueuePairs(_, reply) if reply.is_closed() => {}
             Message::Report(reply) => {
-                // Whoever asked may have lost patience.
                 let _ = reply.send(self.report());
             }
             Message::QueuePairs(qpn, reply) => {

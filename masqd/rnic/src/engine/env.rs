@@ -33,6 +33,8 @@ pub struct QpEnv<'a> {
     pub(super) early_bytes: usize,
     /// Where its packets ask for leave.
     pub(super) gate: Gate<'a>,
+    /// Another engine works on the send that it holds, and on the memory of that.
+    pub(super) asked: bool,
     /// Requests for their buffers.
     pub(super) spares: &'a mut Spares,
 }
@@ -155,6 +157,10 @@ impl QpEnv<'_> {
 
 impl Env for QpEnv<'_> {
     fn next_send(&mut self, work: &mut SendWork) -> bool {
+        if self.asked {
+            // When that engine is done, the queue pair has its turn.
+            return false;
+        }
         if self.io.held_send.take_into(work) {
             return true;
         }

@@ -98,6 +98,10 @@ impl Engine {
         vnic.scheduled = false;
         vnic.interrupted = false;
         vnic.shaping.parked_until = None;
+        if vnic.memory.is_poisoned() {
+            // That may have been counted before it was here: the next turn looks again.
+            self.poisonings = 0;
+        }
         let id = vnic.id;
         let vnic_key = self.world.vnics.insert(vnic);
         self.world.unsettle(vnic_key);

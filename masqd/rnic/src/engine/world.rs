@@ -115,7 +115,7 @@ impl World {
     ) -> Option<R> {
         let qp = self.qps.get_mut(key)?;
         let vnic = self.vnics.get_mut(qp.io.vnic)?;
-        let Qp { core, io, .. } = qp;
+        let Qp { core, io, asked, .. } = qp;
         let gate = self.schedule.gate(&mut vnic.shaping, self.gate_closed);
         let messages_before = (core.counters().sent_msgs, core.counters().rcvd_msgs);
         let held_by_others = vnic.held_requests.saturating_sub(core.buffers());
@@ -132,6 +132,7 @@ impl World {
             held_by_others,
             early_bytes: vnic.early_bytes,
             gate,
+            asked: asked.is_some(),
             spares: &mut self.spares,
         };
         let result = call(core, &mut env);

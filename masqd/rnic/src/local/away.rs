@@ -176,6 +176,7 @@ pub(super) fn ask(
     request.content = Some(Content { caller: *caller, ask, bill, incarnation });
     if let (Some(qp), Some(vnic)) = (world.qps.get_mut(key), world.vnics.get_mut(vnic_key)) {
         qp.asked = Some(request.ticket.clone());
+        qp.initiator.nudged = false;
         vnic.asked.push(key);
     }
     if let Some(fabric) = &mut world.fabric {
@@ -362,6 +363,8 @@ fn conclude(world: &mut World, request: &Request) {
             bill.pay_initiator(world, key, bytes, false, ask.op != SendOp::Read);
             progress(world, key, bytes);
         }
+        // What made the peer able to answer can be heard of before the answer to what was asked earlier.
+        Reply::Silence if world.qps.get(key).is_some_and(|q| q.initiator.nudged) => {}
         Reply::Silence => {
             not_answered(world, key, ask.len);
         }

@@ -57,6 +57,8 @@ pub struct Initiator {
     /// Tries that are left when the peer has no receive.
     rnr_left: u8,
     wait: Wait,
+    /// The peer has become able to answer since another engine was asked.
+    nudged: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +112,7 @@ impl Initiator {
 
     /// The peer may answer now.
     pub fn nudge(&mut self) {
+        self.nudged = true;
         if matches!(self.wait, Wait::Answer { .. }) {
             self.wait = Wait::None;
         }
