@@ -33,7 +33,7 @@ def of_host(lab, vm):
 @each_place
 def guest_counts_its_traffic_as_its_host_does(lab, place):
     where, server_vm, client_vm = place
-    client_server(place, "ib_write_bw", "-n 50 -s 65536 -F")
+    client_server(place, "ib_write_bw", "-n 50 -s 65536")
     for vm in (server_vm, client_vm):
         told = {}
         assert until(lambda: told.update(guest=of_guest(vm), host=of_host(lab, vm)) or told["guest"] == told["host"], 20), told

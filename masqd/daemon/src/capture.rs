@@ -520,7 +520,7 @@ mod tests {
     #[tokio::test]
     async fn what_does_not_fit_is_counted() {
         let w = World::new();
-        let capture = w.capture(None, Duration::from_millis(100), 65_535).await;
+        let capture = w.capture(None, Duration::from_secs(2), 65_535).await;
         let big = [7; 4096];
         for _ in 0..2 * MAX_PACKETS {
             assert!(w.rnic.show(&packet(&big, true)));

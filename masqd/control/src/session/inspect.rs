@@ -25,7 +25,7 @@ impl Session {
         if let Some((at, reply)) = &self.counted
             && env.now.saturating_sub(*at) < COUNTED_FOR
         {
-            return Ok(reply.clone());
+            return Ok(*reply);
         }
         let vnic = self.config.id;
         let traffic = env.rnic.execute(Command::VnicCounters { vnic })?;
@@ -38,7 +38,7 @@ impl Session {
                 .or_else(|| events.iter().find(|(n, _)| n == name).map(|(_, n)| *n))
                 .unwrap_or_default();
         }
-        self.counted = Some((env.now, reply.clone()));
+        self.counted = Some((env.now, reply));
         Ok(reply)
     }
 }

@@ -73,7 +73,9 @@ impl World {
         let deadline = if qp.core.state() == QpState::Err {
             let idle = qp.io.completions == completions_before;
             qp.flush_pause = if idle { (qp.flush_pause * 2).min(MAX_FLUSH_PAUSE) } else { FLUSH_PAUSE };
-            Some(now.plus(qp.flush_pause))
+            // What is left to answer may be paced.
+            let answers = qp.core.poll_timeout().filter(|t| *t > now);
+            answers.into_iter().chain([now.plus(qp.flush_pause)]).min()
         } else if matches!(qp.path, Path::Local(_)) {
             qp.initiator.deadline()
         } else {

@@ -181,13 +181,13 @@ impl Recovery {
         Some((psn, run))
     }
 
-    /// The last PSN on its way that is needed yet.
+    /// The last PSN on its way that is needed yet, and can be sent again.
     pub(super) fn last_needed(&self, inflight: &Inflight, read_packets: u32) -> Option<Psn> {
         let una = inflight.una();
-        (0..inflight.on_their_way())
-            .rev()
-            .map(|place| una.plus(place))
-            .find(|psn| inflight.find(*psn).is_some_and(|(_, r)| self.is_needed(una, r, *psn, read_packets)))
+        (0..inflight.on_their_way()).rev().map(|place| una.plus(place)).find(|psn| {
+            let sendable = inflight.find(*psn).filter(|(_, r)| r.failure.is_none());
+            sendable.is_some_and(|(_, r)| self.is_needed(una, r, *psn, read_packets))
+        })
     }
 
     /// Whether nothing is known but what is in order.
@@ -262,7 +262,7 @@ pub(super) struct Probe {
 impl Probe {
     /// While nothing has been measured.
     const FIRST: Duration = Duration::from_millis(5);
-    /// Where no local ACK timeout says how long to wait at most.
+    /// How long to wait at most: the local ACK timeout may be hours.
     const LONGEST: Duration = Duration::from_secs(1);
 
     /// Something that asks for an answer was sent, or more of an answer is to come, as `trickles` tells. `timeout` is how long answers take at most as a rule,
@@ -277,7 +277,7 @@ impl Probe {
         most: Option<Duration>,
     ) {
         if self.deadline.is_none() {
-            let most = most.unwrap_or(Self::LONGEST);
+            let most = most.map_or(Self::LONGEST, |most| most.min(Self::LONGEST));
             let least = match self.pause {
                 _ if !trickles => Duration::ZERO,
                 None => most / 2,

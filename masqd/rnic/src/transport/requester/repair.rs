@@ -16,7 +16,7 @@ use crate::transport::time::Time;
 impl Requester {
     /// Bytes of answers that are kept.
     pub(in crate::transport) fn early_bytes(&self) -> usize {
-        self.recovery.as_ref().map_or(0, |r| r.answers.bytes())
+        self.recovery.as_ref().map_or(0, |r| size_of_val(&**r) + r.answers.bytes())
     }
 
     /// Something that asks for an answer has been sent, or still waits for one.
@@ -157,21 +157,31 @@ impl Requester {
             return Ok(true);
         }
         let read_packets = link.config.read_packets;
-        let last = match &self.recovery {
-            Some(recovery) => recovery.last_needed(&self.inflight, read_packets),
-            None => (self.inflight.on_their_way() > 0).then(|| self.inflight.next().minus(1)),
-        };
-        let Some(psn) = last.map(|psn| self.start_of(psn, read_packets)) else {
-            self.probe.is_due = false;
-            return Ok(true);
-        };
-        let sent = self.send_again(link, now, env, counters, batch, psn, u32::MAX)?;
-        if sent.is_some() {
-            // It keeps its place in the order of sending: whether it or what was sent first arrives, nobody can tell.
-            counters.probes += 1;
-            self.probe.is_due = false;
+        while let Some(last) = self.last_to_send_again(read_packets) {
+            let psn = self.start_of(last, read_packets);
+            match self.send_again(link, now, env, counters, batch, psn, u32::MAX)? {
+                None => return Ok(false),
+                // That one fails when all before it is done; another may go.
+                Some(0) => {}
+                Some(_) => {
+                    // It keeps its place in the order of sending: whether it or what was sent first arrives, nobody can tell.
+                    counters.probes += 1;
+                    break;
+                }
+            }
         }
-        Ok(sent.is_some())
+        self.probe.is_due = false;
+        Ok(true)
+    }
+
+    /// The last packet on its way that is needed yet, as far as that is known, and can be sent again.
+    fn last_to_send_again(&self, read_packets: u32) -> Option<Psn> {
+        if let Some(recovery) = &self.recovery {
+            return recovery.last_needed(&self.inflight, read_packets);
+        }
+        let una = self.inflight.una();
+        let sendable = |psn: &Psn| self.inflight.find(*psn).is_some_and(|(_, r)| r.failure.is_none());
+        (0..self.inflight.on_their_way()).rev().map(|place| una.plus(place)).find(sendable)
     }
 
     /// Where the packet begins that asks for `psn`, as far as it is not acknowledged.
