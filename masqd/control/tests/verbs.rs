@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::*;
 use masq_control::{Errno, Outcome};
 use masq_driver::{AttrMask, DriverError, Gpa, MrKind, QpState};
@@ -666,6 +668,10 @@ fn counters_have_the_places_of_their_names() {
     }
     let refusal = refused(g.send(OP_QUERY_COUNTERS, &QueryCounters { reserved: 1 }));
     assert_eq!(refusal, (Errno::EINVAL, "malformed"));
+    // For a moment the RNIC is not asked again.
     g.rnic.fail(DriverError::Stopped);
+    let again = g.send(OP_QUERY_COUNTERS, &QueryCounters::ZERO).unwrap();
+    assert_eq!(QueryCountersReply::read_from_bytes(&again).unwrap().values, reply.values);
+    g.now += Duration::from_millis(50);
     assert!(g.send(OP_QUERY_COUNTERS, &QueryCounters::ZERO).is_err());
 }
