@@ -41,7 +41,7 @@ def guest_counts_its_traffic_as_its_host_does(lab, place):
     assert sender["tx_bytes"] > 50 * 65536 and sender["sent_msgs"] >= 50, sender
     assert receiver["rx_bytes"] > 50 * 65536 and receiver["rcvd_msgs"] >= 50, receiver
     if where == "two hosts":
-        assert sender["sent_pkts"] > 50 * 16 and receiver["rcvd_pkts"] > 50 * 16, (sender, receiver)
+        assert sender["sent_pkts"] >= 50 * 16 and receiver["rcvd_pkts"] >= 50 * 16, (sender, receiver)
     # iproute2's view of the same.
     shown = json.loads(client_vm.run(f"rdma -j statistic show link {client_vm.device}/1"))[0]
     assert shown["sent_msgs"] >= sender["sent_msgs"] and set(sender) <= set(shown), shown
