@@ -52,23 +52,6 @@ fn only(g: &Guest) -> Peer {
     peers[0].clone()
 }
 
-fn change(g: &mut Guest, changes: Vec<Change>) -> Revoked {
-    let revision = g.directory.revision() + 1;
-    let delta = g.directory.apply(&Batch { changes, revision });
-    assert!(delta.bad.is_empty(), "{:?}", delta.bad);
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
-    assert_eq!(revoked.failure, None);
-    revoked
-}
-
-fn put(object: Object) -> Change {
-    Change::Put { key: object.key().to_string(), value: object.to_json() }
-}
-
-fn gone(kind: Kind, name: &str) -> Change {
-    Change::Delete { key: Key::new(kind, name).to_string() }
-}
-
 fn rule(name: &str, rest: &str) -> Change {
     let value = format!(r#"{{"name":"{name}","security_group":"blue",{rest}}}"#);
     Change::Put { key: Key::rule("blue", name).to_string(), value: value.into() }

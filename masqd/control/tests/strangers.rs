@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use masq_control::store::{Batch, Change};
+use masq_control::store::Change;
 use masq_control::{Asked, Env, Errno, Question, Revoked, Traffic};
 use masq_driver::{Peer, PeerName, Verdict};
 use masq_model::{Key, Kind, Object, StaticEndpoint, Vnic};
@@ -49,23 +49,6 @@ fn ready(vnic: &str) -> Guest {
         g.qp_in_init(qp);
     }
     g
-}
-
-fn change(g: &mut Guest, changes: Vec<Change>) -> Revoked {
-    let revision = g.directory.revision() + 1;
-    let delta = g.directory.apply(&Batch { changes, revision });
-    assert!(delta.bad.is_empty(), "{:?}", delta.bad);
-    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
-    assert_eq!(revoked.failure, None);
-    revoked
-}
-
-fn put(object: Object) -> Change {
-    Change::Put { key: object.key().to_string(), value: object.to_json() }
-}
-
-fn gone(kind: Kind, name: &str) -> Change {
-    Change::Delete { key: Key::new(kind, name).to_string() }
 }
 
 fn metal(g: &Guest) -> StaticEndpoint {

@@ -3,13 +3,13 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use masq_control::store::{Entry, Snapshot};
+use masq_control::store::{Batch, Change, Entry, Snapshot};
 use masq_control::{
-    Directory, Env, Errno, GuestMemory, Identity, Limits, MemoryError, Outcome, Own, Refusal, Reply, Session,
-    SessionConfig, Settings, Ticket, identity, plan_endpoint,
+    Directory, Env, Errno, GuestMemory, Identity, Limits, MemoryError, Outcome, Own, Refusal, Reply, Revoked,
+    Session, SessionConfig, Settings, Ticket, identity, plan_endpoint,
 };
 use masq_driver::VnicId;
-use masq_model::{DesiredState, Kind, Object};
+use masq_model::{DesiredState, Key, Kind, Object};
 use masq_policy::quota::{Quotas, Resource};
 use masq_types::{Features, Gid, Mtu};
 use vrdma_abi::control as abi;
@@ -100,6 +100,26 @@ pub fn snapshot(world: &str) -> Snapshot {
 pub fn entries(objects: &[Object], revision: u64) -> Snapshot {
     let entry = |o: &Object| Entry { key: o.key().to_string(), value: o.to_json(), revision };
     Snapshot { entries: objects.iter().map(entry).collect(), revision }
+}
+
+/// Changes the store, and judges again what that touches.
+pub fn change(g: &mut Guest, changes: Vec<Change>) -> Revoked {
+    let revision = g.directory.revision() + 1;
+    let delta = g.directory.apply(&Batch { changes, revision });
+    assert!(delta.bad.is_empty(), "{:?}", delta.bad);
+    let revoked = g.session.reevaluate(&g.directory, &g.rnic, &delta.touched);
+    assert_eq!(revoked.failure, None);
+    revoked
+}
+
+/// An object is written.
+pub fn put(object: Object) -> Change {
+    Change::Put { key: object.key().to_string(), value: object.to_json() }
+}
+
+/// An object is deleted.
+pub fn gone(kind: Kind, name: &str) -> Change {
+    Change::Delete { key: Key::new(kind, name).to_string() }
 }
 
 pub fn directory(world: &str) -> Directory {
