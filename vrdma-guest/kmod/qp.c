@@ -273,6 +273,13 @@ static int vrdma_qp_hand_out(struct vrdma_qp *qp, const struct vrdma_create_qp *
 	return udata ? vrdma_qp_map(qp, req, reply, udata) : vrdma_kqp_init(qp, req, reply);
 }
 
+/* Hosts before version 1.3 know nothing of chunk rings, and take no more than they know. */
+static size_t vrdma_create_qp_bytes(const struct vrdma_config *cfg)
+{
+	return cfg->abi_minor < 3 ? offsetof(struct vrdma_create_qp, chunks) :
+				    sizeof(struct vrdma_create_qp);
+}
+
 int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_udata *udata)
 {
 	struct vrdma_ibdev *ibd = to_vibdev(ibqp->device);
@@ -295,7 +302,8 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	backing = vrdma_backing_alloc(ibd, VRDMA_OP_DESTROY_QP, &cmd);
 	if (IS_ERR(backing))
 		return PTR_ERR(backing);
-	vrdma_cmd_init_reply(cmd, VRDMA_OP_CREATE_QP, create_qp, create_qp);
+	__vrdma_cmd_init(cmd, VRDMA_OP_CREATE_QP, vrdma_create_qp_bytes(&ibd->dev->cfg),
+			 sizeof(cmd->reply.create_qp));
 	req = &cmd->req.create_qp;
 	req->qp = backing->handle;
 	req->flags = attr->sq_sig_type == IB_SIGNAL_ALL_WR ? VRDMA_QP_SIGNAL_ALL : 0;

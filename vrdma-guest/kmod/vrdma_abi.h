@@ -25,7 +25,7 @@
 /* Incompatible changes of the contract; a driver refuses a major version that it does not know. */
 #define VRDMA_ABI_MAJOR 1
 /* Additive changes of the contract. */
-#define VRDMA_ABI_MINOR 2
+#define VRDMA_ABI_MINOR 3
 /* Queue of control commands. */
 #define VRDMA_QUEUE_CONTROL 0
 /* Queue of asynchronous events. */
@@ -104,7 +104,7 @@ struct vrdma_config {
 	__u8 max_dest_rd_atomic;
 	/* Most RDMA reads and atomics that a QP can have outstanding as initiator. */
 	__u8 max_rd_atomic;
-	/* Paths of the underlay that a connection may use. */
+	/* Paths of the underlay that the vNIC has; a queue pair with QP_MULTIPATH uses several. At least 1. */
 	__u8 paths;
 	/* Zero. */
 	__u8 reserved;
@@ -250,6 +250,8 @@ static_assert(offsetof(struct vrdma_config, max_mws) == 108, "offset of vrdma_co
 #define VRDMA_MW_TYPE_2 2
 /* Every send is signalled, whatever its flags say. */
 #define VRDMA_QP_SIGNAL_ALL 1
+/* The queue pair may use all paths (module ring, Multipath). Reliable connected only; EOPNOTSUPP when Config::paths is 1. Since version 1.3. */
+#define VRDMA_QP_MULTIPATH 2
 /* The region accepts local writes (IBV_ACCESS_LOCAL_WRITE). */
 #define VRDMA_ACCESS_LOCAL_WRITE 1
 /* The region or QP accepts RDMA writes (IBV_ACCESS_REMOTE_WRITE). */
@@ -708,14 +710,19 @@ struct vrdma_create_qp {
 	__u8 reserved0[3];
 	/* With QP_TYPE_XRC_TGT: its XRC domain; else HANDLE_NONE. */
 	__u32 xrcd;
-	/* Zero. */
-	__u32 reserved1;
+	/* With QP_MULTIPATH: entries of the chunk ring, a power of two, at most Config::max_qp_wr; else 0. Since version 1.3. */
+	__u32 chunk_entries;
 	/* The send queue: WorkHeader in the first stride, then the entries; zeroed. */
 	struct vrdma_page_table sq;
 	/* The receive queue, likewise. */
 	struct vrdma_page_table rq;
+	/*
+	 * With QP_MULTIPATH: the chunk ring, likewise, with the stride of the send queue; else zero. Since version 1.3: the structure of older versions
+	 * ends before it.
+	 */
+	struct vrdma_page_table chunks;
 };
-static_assert(sizeof(struct vrdma_create_qp) == 88, "size of vrdma_create_qp");
+static_assert(sizeof(struct vrdma_create_qp) == 104, "size of vrdma_create_qp");
 static_assert(offsetof(struct vrdma_create_qp, qp) == 0, "offset of vrdma_create_qp.qp");
 static_assert(offsetof(struct vrdma_create_qp, pd) == 4, "offset of vrdma_create_qp.pd");
 static_assert(offsetof(struct vrdma_create_qp, send_cq) == 8, "offset of vrdma_create_qp.send_cq");
@@ -733,9 +740,10 @@ static_assert(offsetof(struct vrdma_create_qp, rq_stride_shift) == 43, "offset o
 static_assert(offsetof(struct vrdma_create_qp, qp_type) == 44, "offset of vrdma_create_qp.qp_type");
 static_assert(offsetof(struct vrdma_create_qp, reserved0) == 45, "offset of vrdma_create_qp.reserved0");
 static_assert(offsetof(struct vrdma_create_qp, xrcd) == 48, "offset of vrdma_create_qp.xrcd");
-static_assert(offsetof(struct vrdma_create_qp, reserved1) == 52, "offset of vrdma_create_qp.reserved1");
+static_assert(offsetof(struct vrdma_create_qp, chunk_entries) == 52, "offset of vrdma_create_qp.chunk_entries");
 static_assert(offsetof(struct vrdma_create_qp, sq) == 56, "offset of vrdma_create_qp.sq");
 static_assert(offsetof(struct vrdma_create_qp, rq) == 72, "offset of vrdma_create_qp.rq");
+static_assert(offsetof(struct vrdma_create_qp, chunks) == 88, "offset of vrdma_create_qp.chunks");
 
 /* Reply to OP_CREATE_QP. */
 struct vrdma_create_qp_reply {
@@ -1004,12 +1012,16 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_SEND_OP_SEND_INV 9
 /* Fast registration (IB_WR_REG_MR): rkey is the key of the region from then on. Only QPs of a context with CONTEXT_KERNEL. */
 #define VRDMA_SEND_OP_REG_MR 32
-/* Multipath: wait for a sibling's completion counter; not in version 1.0. */
+/*
+ * In the send queue of a queue pair with QP_MULTIPATH: what is behind it starts when the chunks below the index rkey of the chunk ring are
+ * done. It writes a completion only if it fails. Since version 1.3.
+ */
 #define VRDMA_SEND_OP_WAIT 128
-/* Multipath: place into a posted receive; not in version 1.0. */
+/*
+ * In a chunk ring: data of a message that the peer places into one of its receives. rkey is that receive's number, counted from 0 at RTS over the
+ * requests of the send queue that take one (sends, and writes with immediate data); remote_addr is the offset in the message. Since version 1.3.
+ */
 #define VRDMA_SEND_OP_STEER 129
-/* Multipath: stop a sibling and learn what it executed; not in version 1.0. */
-#define VRDMA_SEND_OP_FENCE 130
 /* The request writes a completion even if it succeeds. */
 #define VRDMA_SEND_SIGNALED 1
 /* The peer's completion is solicited. */
@@ -1018,6 +1030,15 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_SEND_FENCE 4
 /* The data stands in the entry. */
 #define VRDMA_SEND_INLINE 8
+/* In a chunk ring: the chunk starts when the chunks below the index imm_or_inv of that ring are done. */
+#define VRDMA_SEND_AFTER_CHUNK 16
+/* In a chunk ring: the chunk starts when the entries of the send queue below the index in the low half of wr_id are done. */
+#define VRDMA_SEND_AFTER_SQ 32
+/*
+ * In a send queue, with SEND_OP_SEND and SEND_OP_SEND_IMM: the end of a message whose beginning chunks have placed (SEND_OP_STEER). remote_addr is
+ * the offset of its data in the message; the peer's completion tells the length of the whole.
+ */
+#define VRDMA_SEND_STEERED 64
 /* Completion opcodes: the values of enum ibv_wc_opcode. */
 #define VRDMA_WC_SEND 0
 /* RDMA write. */
@@ -1097,15 +1118,21 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 struct vrdma_work_header {
 	/* Index of the next entry that the guest will write; only the guest stores it. */
 	__u32 producer;
-	/* In a shared receive queue, index of the next entry that the RNIC will take; only the RNIC stores it. */
+	/*
+	 * In a shared receive queue, index of the next entry that the RNIC will take; in a chunk ring, index of the first chunk that is not
+	 * done. Only the RNIC stores it.
+	 */
 	__u32 taken;
+	/* In a chunk ring, from RTR on: how many paths are used, at least 1. With 1 the ring is not used. Only the RNIC stores it. */
+	__u32 paths;
 	/* Zero. */
-	__u32 reserved[14];
+	__u32 reserved[13];
 };
 static_assert(sizeof(struct vrdma_work_header) == 64, "size of vrdma_work_header");
 static_assert(offsetof(struct vrdma_work_header, producer) == 0, "offset of vrdma_work_header.producer");
 static_assert(offsetof(struct vrdma_work_header, taken) == 4, "offset of vrdma_work_header.taken");
-static_assert(offsetof(struct vrdma_work_header, reserved) == 8, "offset of vrdma_work_header.reserved");
+static_assert(offsetof(struct vrdma_work_header, paths) == 8, "offset of vrdma_work_header.paths");
+static_assert(offsetof(struct vrdma_work_header, reserved) == 12, "offset of vrdma_work_header.reserved");
 
 /* First stride of a completion queue. */
 struct vrdma_cq_header {

@@ -675,3 +675,23 @@ fn counters_have_the_places_of_their_names() {
     g.now += Duration::from_millis(50);
     assert!(g.send(OP_QUERY_COUNTERS, &QueryCounters::ZERO).is_err());
 }
+
+/// The structure of CREATE_QP has grown: guests of version 1.2 end it before the chunk ring.
+#[test]
+fn older_guests_create_queue_pairs_without_what_they_do_not_know() {
+    let mut g = ready();
+    let request = g.qp_request(2, 1, 1, 1);
+    let whole = g.bytes(OP_CREATE_QP, &request);
+    let old = whole.len() - PageTable::SIZE;
+    let reply = |outcome| match outcome {
+        masq_control::Outcome::Reply(reply) => reply,
+        other => panic!("{other:?}"),
+    };
+    for short in [old - 1, old + 1, whole.len() - 1] {
+        let refusal = reply(g.raw(&whole[..short])).refusal.expect("it is refused");
+        assert_eq!(refusal.reason.errno(), Errno::EINVAL);
+    }
+    assert_eq!(reply(g.raw(&whole[..old])).refusal, None);
+    // The same queue pair, whichever version says so.
+    g.send(OP_CREATE_QP, &request).unwrap();
+}

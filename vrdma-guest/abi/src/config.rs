@@ -8,7 +8,7 @@ abi_constants! {
     /// Incompatible changes of the contract; a driver refuses a major version that it does not know.
     pub const ABI_MAJOR: u16 = 1;
     /// Additive changes of the contract.
-    pub const ABI_MINOR: u16 = 2;
+    pub const ABI_MINOR: u16 = 3;
     /// Queue of control commands.
     pub const QUEUE_CONTROL: u16 = 0;
     /// Queue of asynchronous events.
@@ -87,7 +87,7 @@ abi_structs! {
         pub max_dest_rd_atomic: u8,
         /// Most RDMA reads and atomics that a QP can have outstanding as initiator.
         pub max_rd_atomic: u8,
-        /// Paths of the underlay that a connection may use.
+        /// Paths of the underlay that the vNIC has; a queue pair with QP_MULTIPATH uses several. At least 1.
         pub paths: u8,
         /// Zero.
         pub reserved: u8,

@@ -127,6 +127,8 @@ abi_constants! {
     pub const MW_TYPE_2: u8 = 2;
     /// Every send is signalled, whatever its flags say.
     pub const QP_SIGNAL_ALL: u32 = 1;
+    /// The queue pair may use all paths (module ring, Multipath). Reliable connected only; EOPNOTSUPP when Config::paths is 1. Since version 1.3.
+    pub const QP_MULTIPATH: u32 = 2;
     /// The region accepts local writes (IBV_ACCESS_LOCAL_WRITE).
     pub const ACCESS_LOCAL_WRITE: u32 = 1;
     /// The region or QP accepts RDMA writes (IBV_ACCESS_REMOTE_WRITE).
@@ -482,12 +484,15 @@ abi_structs! {
         pub reserved0: [u8; 3],
         /// With QP_TYPE_XRC_TGT: its XRC domain; else HANDLE_NONE.
         pub xrcd: u32,
-        /// Zero.
-        pub reserved1: u32,
+        /// With QP_MULTIPATH: entries of the chunk ring, a power of two, at most Config::max_qp_wr; else 0. Since version 1.3.
+        pub chunk_entries: u32,
         /// The send queue: WorkHeader in the first stride, then the entries; zeroed.
         pub sq: PageTable,
         /// The receive queue, likewise.
         pub rq: PageTable,
+        /// With QP_MULTIPATH: the chunk ring, likewise, with the stride of the send queue; else zero. Since version 1.3: the structure of older versions
+        /// ends before it.
+        pub chunks: PageTable,
     }
 
     /// Reply to OP_CREATE_QP.

@@ -10,6 +10,8 @@
 //! All integers are little-endian; big-endian guests are not supported. Structures have a fixed
 //! size, no implicit padding, and reserved fields that must be zero. A change of any of them
 //! changes [`config::ABI_MAJOR`] (incompatible) or [`config::ABI_MINOR`] (additive).
+//! A command's structure can grow at its end in a minor version. From a guest of an older version it ends where it ended then, and the host takes what is
+//! missing for zero; to a host of an older version a guest sends no more than that one knows.
 //!
 //! # Memory order
 //!

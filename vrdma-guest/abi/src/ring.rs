@@ -20,6 +20,23 @@
 //! A received datagram begins with 40 bytes of GRH area (IBTA Vol 1 §11.4.1.2, RoCEv2 Annex A17 §A17.4.5.2): for IPv6 the IP header, for IPv4 20
 //! bytes of zeros and the IP header, both with virtual addresses. They count in [`Cqe::byte_len`].
 //!
+//! # Multipath
+//!
+//! A queue pair with [`QP_MULTIPATH`](crate::control::QP_MULTIPATH) uses several paths of the underlay. Behind it stand hidden queue pairs of the
+//! RNIC, one a path, and a second work queue of send entries, the **chunk ring**, with a doorbell in common with the send queue. The guest cuts large
+//! messages: their chunks go into the chunk ring, from which every path takes the next one when it has room; the send queue gets a
+//! [`SEND_OP_WAIT`] for those chunks, and then the end of the message as an ordinary request. So completions come in the order of the requests, and a message's last
+//! bytes come last.
+//!
+//! - A chunk is an [`SEND_OP_RDMA_WRITE`], [`SEND_OP_RDMA_READ`] or [`SEND_OP_STEER`] and never writes a completion. Chunks start in the order of the ring and
+//!   are done in any order; one that must not start yet ([`SEND_AFTER_CHUNK`], [`SEND_AFTER_SQ`]) holds up those behind it. Other flags are not
+//!   allowed.
+//! - [`WorkHeader::taken`] of the chunk ring is the index of the first chunk that is not done: the RNIC stores it with release, and entries below it may be
+//!   reused. Indexes are compared by their wrapping difference.
+//! - At the move to RTR the RNIC stores [`WorkHeader::paths`] with release, before it answers. With 1 (the peer is on the same host, or has one path, or does not
+//!   know the protocol) the guest puts nothing into the chunk ring.
+//! - A chunk that fails fails the queue pair: the first request of the send queue that is not done completes with the chunk's status, all others are flushed.
+//!
 //! # Completion queues
 //!
 //! Entries are 64 bytes. The RNIC writes one, then stores its last word (status, opcode, flags, phase) with release.
@@ -62,12 +79,12 @@ abi_constants! {
     pub const SEND_OP_SEND_INV: u8 = 9;
     /// Fast registration (IB_WR_REG_MR): rkey is the key of the region from then on. Only QPs of a context with CONTEXT_KERNEL.
     pub const SEND_OP_REG_MR: u8 = 0x20;
-    /// Multipath: wait for a sibling's completion counter; not in version 1.0.
+    /// In the send queue of a queue pair with QP_MULTIPATH: what is behind it starts when the chunks below the index rkey of the chunk ring are
+    /// done. It writes a completion only if it fails. Since version 1.3.
     pub const SEND_OP_WAIT: u8 = 0x80;
-    /// Multipath: place into a posted receive; not in version 1.0.
+    /// In a chunk ring: data of a message that the peer places into one of its receives. rkey is that receive's number, counted from 0 at RTS over the
+    /// requests of the send queue that take one (sends, and writes with immediate data); remote_addr is the offset in the message. Since version 1.3.
     pub const SEND_OP_STEER: u8 = 0x81;
-    /// Multipath: stop a sibling and learn what it executed; not in version 1.0.
-    pub const SEND_OP_FENCE: u8 = 0x82;
     /// The request writes a completion even if it succeeds.
     pub const SEND_SIGNALED: u8 = 1;
     /// The peer's completion is solicited.
@@ -76,6 +93,13 @@ abi_constants! {
     pub const SEND_FENCE: u8 = 4;
     /// The data stands in the entry.
     pub const SEND_INLINE: u8 = 8;
+    /// In a chunk ring: the chunk starts when the chunks below the index imm_or_inv of that ring are done.
+    pub const SEND_AFTER_CHUNK: u8 = 16;
+    /// In a chunk ring: the chunk starts when the entries of the send queue below the index in the low half of wr_id are done.
+    pub const SEND_AFTER_SQ: u8 = 32;
+    /// In a send queue, with SEND_OP_SEND and SEND_OP_SEND_IMM: the end of a message whose beginning chunks have placed (SEND_OP_STEER). remote_addr is
+    /// the offset of its data in the message; the peer's completion tells the length of the whole.
+    pub const SEND_STEERED: u8 = 64;
     /// Completion opcodes: the values of enum ibv_wc_opcode.
     pub const WC_SEND: u8 = 0;
     /// RDMA write.
@@ -157,10 +181,13 @@ abi_structs! {
     pub struct WorkHeader {
         /// Index of the next entry that the guest will write; only the guest stores it.
         pub producer: u32,
-        /// In a shared receive queue, index of the next entry that the RNIC will take; only the RNIC stores it.
+        /// In a shared receive queue, index of the next entry that the RNIC will take; in a chunk ring, index of the first chunk that is not
+        /// done. Only the RNIC stores it.
         pub taken: u32,
+        /// In a chunk ring, from RTR on: how many paths are used, at least 1. With 1 the ring is not used. Only the RNIC stores it.
+        pub paths: u32,
         /// Zero.
-        pub reserved: [u32; 14],
+        pub reserved: [u32; 13],
     }
 
     /// First stride of a completion queue.

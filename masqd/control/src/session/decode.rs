@@ -27,6 +27,18 @@ pub(super) fn body<T: FromBytes>(bytes: &[u8]) -> Result<T, Reason> {
     })
 }
 
+/// The same for a structure that has grown: guests of older versions send its first `least` bytes, and what is missing is zero.
+pub(super) fn grown_body<T: FromBytes + IntoBytes>(bytes: &[u8], least: usize) -> Result<T, Reason> {
+    if bytes.len() != least {
+        return body(bytes);
+    }
+    let mut whole = T::new_zeroed();
+    if let Some(known) = whole.as_mut_bytes().get_mut(..least) {
+        known.copy_from_slice(bytes);
+    }
+    Ok(whole)
+}
+
 /// Refuses a reserved field that is not zero.
 pub(super) fn reserved<T: IntoBytes + Immutable + KnownLayout + ?Sized>(field: &T) -> Result<(), Reason> {
     if field.as_bytes().iter().all(|b| *b == 0) {

@@ -43,13 +43,16 @@ use zerocopy::IntoBytes;
 use crate::refresh::Backoff;
 use crate::refusal::RefusalCounters;
 use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb, driver_limits};
-use decode::{body, reserved};
+use decode::{body, grown_body, reserved};
 pub use inspect::QpView;
 use objects::Objects;
 use peers::Peers;
 pub use peers::{Asked, PeerAnswer, PeerRevocation};
 
 const GID_TABLE: usize = GID_TABLE_LEN as usize;
+
+/// Bytes of CREATE_QP before version 1.3 of the contract.
+const CREATE_QP_BYTES_1_2: usize = std::mem::offset_of!(abi::CreateQp, chunks);
 
 /// Most requests of one guest that wait for the store: as many as its control queue holds.
 const MAX_WAITING: usize = 256;
@@ -358,7 +361,9 @@ impl Session {
             Verb::DestroyMr => nothing(self.destroy_mr(rnic, MrHandle(destroyed(rest)?))?),
             Verb::CreateCq => self.create_cq(env, body(rest)?)?.as_bytes().to_vec(),
             Verb::DestroyCq => nothing(self.destroy_cq(rnic, CqHandle(destroyed(rest)?))?),
-            Verb::CreateQp => self.create_qp(env, body(rest)?)?.as_bytes().to_vec(),
+            Verb::CreateQp => {
+                self.create_qp(env, grown_body(rest, CREATE_QP_BYTES_1_2)?)?.as_bytes().to_vec()
+            }
             Verb::ModifyQp => {
                 let may_wait = may_wait && self.misses.admits(env.now);
                 nothing(self.modify_qp(env, &body(rest)?, may_wait)?)

@@ -111,7 +111,8 @@ impl Session {
     fn check_qp_fields(&self, r: &abi::CreateQp, kind: &Kind) -> Result<(), Reason> {
         let limits = &self.config.limits;
         reserved(&r.reserved0)?;
-        reserved(&r.reserved1)?;
+        reserved(&r.chunk_entries)?;
+        reserved(&r.chunks)?;
         known_bits("queue pair", r.flags.into(), abi::QP_SIGNAL_ALL.into())?;
         if kind.has_sq() {
             entries("the number of send entries", r.sq_entries, limits.max_qp_wr)?;
