@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
+use masq_driver::{Command, MrAttr, MrHandle, MrKind, PageList, Reply};
 use masq_rnic::{Arrival, Datagrams, Network, RnicConfig, Train};
 use masq_types::Mtu;
 use masq_wire::{Bth, Ecn, ROCEV2_UDP_PORT};
@@ -164,4 +165,57 @@ fn congestion_marks_reach_the_queue_pairs() {
         assert!(marked > 0);
         assert_eq!(marked + cnps, received);
     }
+}
+
+/// Two guests on two hosts, connected, with a region each.
+fn two_hosts() -> (Net, [Guest; 2], [TestQp; 2], TestCq, [Mr; 2]) {
+    let config = RnicConfig { network: Arc::new(Shared(Arc::default())), ..RnicConfig::default() };
+    let mut net = Net::new(&[config.clone(), config]);
+    let mut a = Guest::attach(&mut net, 0, 1, 100, "10.0.0.1", 4 << 20);
+    let mut b = Guest::attach(&mut net, 1, 2, 100, "10.0.0.2", 4 << 20);
+    let (a_cq, b_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64));
+    let mrs = [a.mr(&mut net, 1 << 20, all_access()), b.mr(&mut net, 1 << 20, all_access())];
+    let qps = [a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq)];
+    let options = Options { mtu: Mtu::B1024, ..Options::default() };
+    connect(&mut net, (&a, &qps[0]), (&b, &qps[1]), &options);
+    (net, [a, b], qps, a_cq, mrs)
+}
+
+/// Where entries and pages end has nothing to do with where packets do.
+#[test]
+fn long_messages_out_of_entries_of_any_length() {
+    let (mut net, [a, b], [mut qp, _], mut cq, [from, to_mr]) = two_hosts();
+    a.write(from.gpa, &pattern(1 << 18, 3));
+    let entries = [(1, 1500), (9000, 1), (4095, 90_002), (150_000, 0), (5, 3001)];
+    let sges = entries.map(|(at, len)| sge(&from, at, len));
+    a.post(&mut qp, &to(&to_mr, 77, request(SEND_OP_RDMA_WRITE, 1)), &sges);
+    assert_eq!(wait(&mut net, &mut cq).status, WC_SUCCESS);
+    let part = |(at, len): (u64, u32)| a.read(from.gpa + at, len as usize);
+    let expected: Vec<u8> = entries.into_iter().flat_map(part).collect();
+    assert!(b.read(to_mr.gpa + 77, expected.len()) == expected);
+}
+
+/// What comes before a page that is no memory is sent, and nothing behind it.
+#[test]
+fn a_message_ends_at_a_page_that_is_no_memory() {
+    let (mut net, [mut a, b], [mut qp, _], mut cq, [from, to_mr]) = two_hosts();
+    a.write(from.gpa, &pattern(1 << 18, 3));
+    let outside = BASE + (64 << 20);
+    let pages = vec![from.gpa, from.gpa + PAGE, outside, from.gpa + 3 * PAGE];
+    let mr = MrAttr {
+        mr: MrHandle(a.handle()),
+        pd: PD,
+        access: all_access(),
+        kind: MrKind::Pages { iova: from.gpa, length: 4 * PAGE, pages: PageList { shift: 12, pages } },
+    };
+    let Ok(Reply::MrCreated { lkey, .. }) = net.execute(0, Command::CreateMr { vnic: a.id, mr }) else {
+        panic!("the region is not made");
+    };
+    let data = Sge { lkey: lkey.0, ..sge(&from, 0, 4 * PAGE as u32) };
+    a.post(&mut qp, &to(&to_mr, 0, request(SEND_OP_RDMA_WRITE, 1)), &[data]);
+    assert_eq!(wait(&mut net, &mut cq).status, WC_LOC_PROT_ERR);
+    net.run(1);
+    assert_eq!(net.counter(0, "sent_pkts"), 2 * PAGE / 1024);
+    assert!(b.read(to_mr.gpa, 2 * PAGE as usize) == a.read(from.gpa, 2 * PAGE as usize));
+    assert_eq!(b.read(to_mr.gpa + 2 * PAGE, 1024), [0; 1024]);
 }

@@ -262,6 +262,37 @@ impl Env for QpEnv<'_> {
         append(spans, len, out)
     }
 
+    /// Keys are looked up once for all pieces.
+    fn gather_pieces(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        count: usize,
+        out: &mut Vec<u8>,
+        mut before: impl FnMut(usize, &mut Vec<u8>),
+    ) -> usize {
+        let (need, all) = (Need::LocalRead, (len * count) as u64);
+        let mut spans = SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, all);
+        let mut rest = None;
+        for place in 0..count {
+            let end = out.len();
+            before(place, out);
+            let mut left = len;
+            while left > 0 {
+                let Some(Ok(span)) = rest.take().map(Ok).or_else(|| spans.next()) else {
+                    out.truncate(end);
+                    return place;
+                };
+                let (now, later) = span.split(left);
+                now.append_to(out);
+                left -= now.len();
+                rest = (!later.is_empty()).then_some(later);
+            }
+        }
+        count
+    }
+
     fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let need = Need::LocalWrite;
         let len = data.len() as u64;

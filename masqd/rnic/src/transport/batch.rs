@@ -1,6 +1,6 @@
 //! Datagrams of equal size, side by side in one buffer.
 
-use masq_wire::{ICRC_BYTES, PacketRepr};
+use masq_wire::{BthRepr, ICRC_BYTES, MAX_HEADER_BYTES, PacketRepr};
 
 use super::Transmit;
 use super::env::MemoryFault;
@@ -60,6 +60,43 @@ impl<'a> Batch<'a> {
         self.closed = bytes < self.segment_bytes;
         self.segments += 1;
         Ok(())
+    }
+
+    /// How many datagrams of `bytes` each may come next and leave the batch open.
+    pub(super) fn room_for(&self, bytes: usize) -> usize {
+        if self.closed || (self.segments > 0 && bytes != self.segment_bytes) {
+            return 0;
+        }
+        let left = Transmit::MAX_BYTES.saturating_sub(self.buf.len() - self.start);
+        (left / bytes.max(1)).min(self.max_segments.saturating_sub(self.segments))
+    }
+
+    /// Appends datagrams that differ in their PSNs alone, which go up from `repr`'s: no more than there is [room](Batch::room_for) for, each with
+    /// `payload_len` bytes of payload, a multiple of four. `fill` appends the payloads, calls what it is given ahead of each with the
+    /// payload's place, and tells how many it has appended.
+    pub(super) fn push_run(
+        &mut self,
+        repr: PacketRepr,
+        payload_len: usize,
+        fill: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(usize, &mut Vec<u8>)) -> usize,
+    ) -> usize {
+        // What stands between two payloads.
+        let mut between = [0; ICRC_BYTES + MAX_HEADER_BYTES];
+        let Ok(header_len) = repr.emit_headers(&mut between[ICRC_BYTES..]) else { return 0 };
+        let before = &mut |place: usize, out: &mut Vec<u8>| {
+            if let Some(bth) = between[ICRC_BYTES..].first_chunk_mut() {
+                BthRepr::renumber(bth, repr.bth.psn.plus(place as u32));
+            }
+            let from = if place == 0 { ICRC_BYTES } else { 0 };
+            out.extend_from_slice(&between[from..ICRC_BYTES + header_len]);
+        };
+        let count = fill(self.buf, before);
+        if count > 0 {
+            self.buf.extend_from_slice(&[0; ICRC_BYTES]);
+            self.segment_bytes = repr.udp_payload_len(payload_len);
+            self.segments += count;
+        }
+        count
     }
 
     /// What has been built, if anything.
@@ -127,6 +164,33 @@ mod tests {
         assert_eq!(batch.finish().unwrap().total_bytes, 12 + 4 + 4);
         assert_eq!(buf.len(), 20);
         assert_eq!(Batch::new(&mut buf, 1).finish(), None);
+    }
+
+    /// A run is what its datagrams are one by one, and as many of them as could be filled.
+    #[test]
+    fn a_run_is_datagrams_one_by_one() {
+        for (wanted, filled) in [(1, 1), (5, 5), (5, 2), (3, 0)] {
+            let (mut one_by_one, mut run) = (Vec::new(), Vec::new());
+            let mut batch = Batch::new(&mut one_by_one, 8);
+            (0..filled).for_each(|n| batch.push(middle(0xff_fffe + n), 256, fill(n as u8, 256)).unwrap());
+            let expected = batch.finish();
+            let mut batch = Batch::new(&mut run, 8);
+            let bytes = middle(0).udp_payload_len(256);
+            assert_eq!((batch.room_for(bytes), batch.room_for(9000)), (8, 7));
+            let count = batch.push_run(middle(0xff_fffe), 256, |out, before| {
+                assert!(filled <= wanted);
+                for n in 0..filled {
+                    before(n as usize, out);
+                    fill(n as u8, 256)(out).unwrap();
+                }
+                filled as usize
+            });
+            assert_eq!(count, filled as usize);
+            assert_eq!(batch.room_for(bytes), 8 - count);
+            assert_eq!(batch.room_for(bytes - 4), if count == 0 { 8 } else { 0 }, "a shorter one closes it");
+            assert_eq!(batch.finish(), expected);
+            assert_eq!(run, one_by_one);
+        }
     }
 
     #[test]

@@ -87,6 +87,29 @@ pub trait Env {
     fn gather(&mut self, sges: &[Sge], offset: u64, len: usize, out: &mut Vec<u8>)
     -> Result<(), MemoryFault>;
 
+    /// Appends `count` pieces of `len` bytes, one or more, which lie one behind the other from `offset` on, as [`Env::gather`] appends
+    /// each; `before` is called ahead of each with its place, and may append something. Returns how many there are: fewer when memory cannot be
+    /// accessed. `out` ends with the last of them.
+    fn gather_pieces(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        count: usize,
+        out: &mut Vec<u8>,
+        mut before: impl FnMut(usize, &mut Vec<u8>),
+    ) -> usize {
+        for place in 0..count {
+            let end = out.len();
+            before(place, out);
+            if self.gather(sges, offset + (place * len) as u64, len, out).is_err() {
+                out.truncate(end);
+                return place;
+            }
+        }
+        count
+    }
+
     /// Writes `data` at `offset` of the message that `sges` name.
     fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
 

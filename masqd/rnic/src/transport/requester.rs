@@ -5,6 +5,7 @@ use masq_types::Psn;
 use masq_wire::{HoldRepr, Kind, NakCode, PacketRepr, Parsed, Syndrome};
 
 mod repair;
+mod run;
 
 use super::batch::Batch;
 use super::congestion::{CongestionState, Flow};
@@ -239,7 +240,9 @@ impl Requester {
         if (self.recovery.is_some() || self.probe.is_due) && !self.repair(link, now, env, counters, batch)? {
             return Ok(());
         }
-        while let Some((piece, repr)) = self.plan(link) {
+        loop {
+            self.send_run(link, now, env, counters, batch);
+            let Some((piece, repr)) = self.plan(link) else { break };
             let bytes = repr.udp_payload_len(piece.payload);
             let costs = costs(link, &piece, bytes);
             let admitted = batch.admits(&repr, piece.payload)
