@@ -8,13 +8,13 @@ use super::spares::Spares;
 use crate::cqs::CqTable;
 use crate::keys::{KeyTable, Need, SgeSpans};
 use crate::limits;
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Span};
 use crate::qp::{Failed, Held, QpIo, RecvSource};
 use crate::shaping::Gate;
 use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
-    AtomicOp, Cause, Completion, Env, Failure, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent,
-    RecvWork, RemoteAccess, RemoteRange, Room, SendWork, Sge, Status, Time, WorkQueue,
+    AtomicOp, Cause, Completion, Env, Failure, KeyChange, KeyFault, LocalAccess, MemoryFault, QpCore,
+    QpEvent, RecvWork, RemoteAccess, RemoteRange, Room, SendWork, Sge, Status, Time, WorkQueue,
 };
 
 /// Implements [`Env`] over a guest.
@@ -29,7 +29,8 @@ pub struct QpEnv<'a> {
     pub(super) sink: &'a dyn EventSink,
     /// Send requests whose memory other queue pairs of the vNIC keep.
     pub(super) held_by_others: usize,
-    /// Bytes of packets that came before their turn that the vNIC's queue pairs keep.
+    /// Bytes of packets that came before their turn that the vNIC's queue pairs keep: the others, and all.
+    pub(super) early_of_others: usize,
     pub(super) early_bytes: usize,
     /// Where its packets ask for leave.
     pub(super) gate: Gate<'a>,
@@ -49,6 +50,12 @@ pub struct Origin {
 }
 
 impl QpEnv<'_> {
+    /// Between two calls of the transport: whether there may be another before what came of the last one is dealt with.
+    pub(super) fn may_go_on(&mut self, core: &QpCore) -> bool {
+        self.early_bytes = self.early_of_others + core.early_bytes();
+        !self.io.broken && !self.io.lost_completion
+    }
+
     /// Writes a completion: with an `origin`, of a receive that a datagram has filled.
     pub(crate) fn complete_from(&mut self, completion: &Completion, origin: Option<&Origin>) {
         let own_recv = matches!(self.io.receives, RecvSource::Own(_));
@@ -294,17 +301,8 @@ impl Env for QpEnv<'_> {
     }
 
     fn scatter(&mut self, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        let need = Need::LocalWrite;
-        let len = data.len() as u64;
-        // Everything is checked before anything changes.
-        SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, len)
-            .try_for_each(|s| s.map(drop))?;
-        let mut rest = data;
-        for span in SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, len) {
-            let written = span?.write_tail_last(rest);
-            rest = rest.get(written..).unwrap_or_default();
-        }
-        if rest.is_empty() { Ok(()) } else { Err(MemoryFault::OutOfRange) }
+        let (need, len) = (Need::LocalWrite, data.len() as u64);
+        write(SgeSpans::new(self.keys, self.memory, self.io.accessor, need, sges, offset, len), data)
     }
 
     fn check_remote(&mut self, target: RemoteRange, access: RemoteAccess) -> Result<(), MemoryFault> {
@@ -322,13 +320,7 @@ impl Env for QpEnv<'_> {
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let len = data.len() as u64;
         let (mr, offset) = self.keys.resolve(self.io.accessor, rkey.0, va, len, Need::RemoteWrite)?;
-        mr.spans(self.memory, offset, len).try_for_each(|s| s.map(drop))?;
-        let mut rest = data;
-        for span in mr.spans(self.memory, offset, len) {
-            let written = span?.write_tail_last(rest);
-            rest = rest.get(written..).unwrap_or_default();
-        }
-        Ok(())
+        write(mr.spans(self.memory, offset, len), data)
     }
 
     fn atomic_remote(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
@@ -371,9 +363,32 @@ fn remote_need(access: RemoteAccess) -> Need {
     }
 }
 
+/// Writes all of `data` to `spans`, which must hold it. All of them are checked before anything changes.
+fn write<'m>(
+    mut spans: impl Iterator<Item = Result<Span<'m>, MemoryFault>> + Clone,
+    data: &[u8],
+) -> Result<(), MemoryFault> {
+    let all = spans.clone();
+    match spans.next() {
+        // The common case: it lies in one piece, which has been looked up.
+        Some(Ok(span)) if span.len() == data.len() => {
+            span.write_tail_last(data);
+            return Ok(());
+        }
+        Some(first) => first.and_then(|_| spans.try_for_each(|s| s.map(drop)))?,
+        None => {}
+    }
+    let mut rest = data;
+    for span in all {
+        let written = span?.write_tail_last(rest);
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    if rest.is_empty() { Ok(()) } else { Err(MemoryFault::OutOfRange) }
+}
+
 /// Appends all bytes of `spans`, which must be `len`; on failure `out` is as it was.
 fn append<'m>(
-    spans: impl Iterator<Item = Result<crate::memory::Span<'m>, MemoryFault>>,
+    spans: impl Iterator<Item = Result<Span<'m>, MemoryFault>>,
     len: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), MemoryFault> {

@@ -9,7 +9,8 @@ use masq_driver::{
 
 use masq_wire::Ipv4Ident;
 
-use super::{Arrived, Engine};
+use super::Engine;
+use super::inbound::Arrived;
 use crate::qp::{Path, Qp, QpKey};
 use crate::transport::{Time, WorkQueue};
 use crate::udp::{Edge, TxBatch};

@@ -17,6 +17,7 @@ mod datagrams;
 mod directory;
 mod env;
 mod fabric;
+mod inbound;
 mod inspect;
 mod moving;
 mod poller;
@@ -32,12 +33,11 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use masq_driver::{DriverError, Event, EventSink, VnicId};
-use masq_types::WireQpn;
-use masq_wire::{Bth, Ecn, parse};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use self::fabric::{Fabric, Label, Packets, Parcel};
+use self::inbound::{Arrived, Inbound, Received};
 use self::schedule::{Lenders, Schedule};
 use crate::config::RnicConfig;
 use crate::datagram;
@@ -45,7 +45,7 @@ use crate::local;
 use crate::memory::poisonings;
 use crate::qp::QpTable;
 use crate::transport::{Receipt, Time};
-use crate::udp::{CongestionMark, Edge, FaultShim, FlowCache, LocalId, Seen, SharedAddresses, TxBatch};
+use crate::udp::{Edge, FaultShim, LocalId, SharedAddresses, TxBatch};
 
 pub use commands::ip_overhead;
 pub use env::Origin;
@@ -72,47 +72,6 @@ pub struct Engine {
     /// Poisonings of guest memory that have been looked into.
     poisonings: u64,
     tokens: Vec<Token>,
-}
-
-/// What is known of a received packet besides its bytes.
-#[derive(Clone, Copy, Debug)]
-struct Arrived {
-    local: LocalId,
-    source: SocketAddr,
-    /// Its place in its train.
-    index: usize,
-    receipt: Receipt,
-}
-
-impl CongestionMark for Arrived {
-    fn mark(&mut self) {
-        if self.receipt.ecn != Ecn::NotEct {
-            self.receipt.ecn = Ecn::Ce;
-        }
-    }
-
-    fn receive_at(&mut self, at: Time) {
-        self.receipt.at = at;
-    }
-}
-
-/// What the way in needs beside the world.
-#[derive(Debug, Default)]
-struct Inbound {
-    flows: FlowCache,
-    counters: InboundCounters,
-}
-
-/// Packets that never reached a queue pair, and doubts about those that did.
-#[derive(Clone, Copy, Debug, Default)]
-struct InboundCounters {
-    rx_icrc_errors: u64,
-    rx_icrc_explained: u64,
-    rx_malformed: u64,
-    rx_no_qp: u64,
-    rx_wrong_peer: u64,
-    /// The engine that has the queue pair takes no more for the moment.
-    rx_engine_full: u64,
 }
 
 /// While sending is blocked: how soon to try again.
@@ -244,10 +203,9 @@ impl Engine {
                     Label::Packets(packets) => {
                         let Packets { local, source, segment_bytes, first, receipt } = packets;
                         if let Some(local_address) = self.edge.local_address(local) {
-                            for (place, packet) in bytes.chunks(segment_bytes.max(1)).enumerate() {
-                                let arrived = Arrived { local, source, index: first + place, receipt };
-                                self.inbound.handle_packet(&mut self.world, local_address, arrived, packet);
-                            }
+                            let arrived = Arrived { local, source, index: first, receipt };
+                            let received = Received::train(arrived, segment_bytes, &bytes);
+                            self.inbound.handle(&mut self.world, local_address, received);
                         }
                     }
                     Label::Datagram(incoming, vni) => {
@@ -268,7 +226,7 @@ impl Engine {
         let Some(id) = self.edge.find(local) else { return };
         let Some(local_address) = self.edge.local_address(id) else { return };
         let arrived = Arrived { local: id, source, index: 0, receipt: Receipt::unmarked(now) };
-        self.inbound.handle_packet(&mut self.world, local_address, arrived, datagram);
+        self.inbound.handle(&mut self.world, local_address, Received::one(arrived, datagram));
     }
 
     /// When [`Engine::turn`] should be called although nothing wakes the engine.
@@ -358,15 +316,15 @@ impl Engine {
             let (world, inbound, shim) = (&mut self.world, &mut self.inbound, &mut self.shim);
             let more = self.edge.receive(id, &mut |train| {
                 let receipt = Receipt { at: now.minus(train.waited), ecn: train.ecn };
+                let first = Arrived { local: id, source: train.source, index: 0, receipt };
+                let Some(shim) = shim else {
+                    let received = Received::train(first, train.segment_bytes, train.bytes);
+                    return inbound.handle(world, local_address, received);
+                };
                 for (index, packet) in train.bytes.chunks(train.segment_bytes).enumerate() {
-                    let arrived = Arrived { local: id, source: train.source, index, receipt };
-                    let deliver = &mut |packet: &[u8], arrived: Arrived| {
-                        inbound.handle_packet(world, local_address, arrived, packet);
-                    };
-                    match shim {
-                        None => deliver(packet, arrived),
-                        Some(shim) => shim.pass(now, packet, arrived, deliver),
-                    }
+                    shim.pass(now, packet, Arrived { index, ..first }, &mut |packet, arrived| {
+                        inbound.handle(world, local_address, Received::one(arrived, packet));
+                    });
                 }
             });
             if !more {
@@ -384,7 +342,7 @@ impl Engine {
             shim.handle_timeout(now, &mut |packet, arrived| {
                 worked = true;
                 if let Some(local_address) = edge.local_address(arrived.local) {
-                    inbound.handle_packet(world, local_address, arrived, packet);
+                    inbound.handle(world, local_address, Received::one(arrived, packet));
                 }
             });
         }
@@ -418,72 +376,5 @@ impl Engine {
             self.world.unpark_all();
         }
         !self.tx_blocked
-    }
-}
-
-impl Inbound {
-    /// A packet for no queue pair of this engine.
-    fn forward(&mut self, world: &mut World, to: (LocalId, WireQpn), arrived: Arrived, packet: &[u8]) {
-        let engine = world.engine_of(&to);
-        let (Some(engine), Some(fabric)) = (engine, &mut world.fabric) else {
-            self.counters.rx_no_qp += 1;
-            return;
-        };
-        let Arrived { local, source, index, receipt } = arrived;
-        let packets = Packets { local, source, segment_bytes: packet.len(), first: index, receipt };
-        if !fabric.forward(engine, packet, packets) {
-            self.counters.rx_engine_full += 1;
-        }
-    }
-
-    /// A packet for some queue pair. The destination and the peer are looked up before the ICRC is computed, which is
-    /// the dearest part.
-    fn handle_packet(&mut self, world: &mut World, local: SocketAddr, arrived: Arrived, packet: &[u8]) {
-        let Some(bth) = Bth::from_prefix(packet) else {
-            self.counters.rx_malformed += 1;
-            return;
-        };
-        let to = (arrived.local, bth.dest_qp());
-        let Some(key) = world.wire.get(&to).copied() else {
-            return self.forward(world, to, arrived, packet);
-        };
-        let qp = world.qps.get(key);
-        let from_peer = qp.and_then(|q| q.path.remote_peer()) == Some(arrived.source.ip());
-        // A datagram's peer is looked up when it is known to be right.
-        if !from_peer && qp.is_none_or(|q| q.datagram.is_none()) {
-            self.counters.rx_wrong_peer += 1;
-            return;
-        }
-        match self.flows.check(arrived.source, local, packet, arrived.index) {
-            Seen::Exact => {}
-            Seen::Explained => self.counters.rx_icrc_explained += 1,
-            Seen::Bad => {
-                self.counters.rx_icrc_errors += 1;
-                return;
-            }
-        }
-        let Ok(parsed) = parse(packet) else {
-            self.counters.rx_malformed += 1;
-            return;
-        };
-        if !from_peer {
-            return datagram::handle_packet(world, arrived.local, arrived.source, &parsed);
-        }
-        let now = world.now;
-        if let Some(qp) = world.qps.get_mut(key) {
-            let bytes = packet.len() as u64 + qp.io.ip_overhead;
-            qp.traffic.rx_bytes += bytes;
-            if let Some(tap) = &qp.tap
-                && !inspect::show_received(&**tap, now, local, &arrived, self.flows.ident(), packet)
-            {
-                qp.tap = None;
-            }
-            if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
-                vnic.traffic.rx_ip_bytes += bytes;
-                vnic.traffic.rx_packets += 1;
-            }
-        }
-        world.with_env(key, |core, env| core.handle_packet(now, env, &parsed, arrived.receipt));
-        world.schedule(key);
     }
 }

@@ -106,8 +106,8 @@ impl World {
         }
     }
 
-    /// Runs a call of the transport in the world of its queue pair, and deals with what came of it. `None` when the
-    /// queue pair is gone.
+    /// Runs a call of the transport in the world of its queue pair, or several as long as it [may go on](QpEnv::may_go_on), and deals with what
+    /// came of it. `None` when the queue pair is gone.
     pub fn with_env<R>(
         &mut self,
         key: QpKey,
@@ -130,6 +130,7 @@ impl World {
             io,
             sink: &*self.sink,
             held_by_others,
+            early_of_others,
             early_bytes: vnic.early_bytes,
             gate,
             asked: asked.is_some(),

@@ -23,7 +23,7 @@ pub fn seal_one(flow: &IcrcFlow, datagram: &mut [u8], id: u16) {
 #[derive(Debug, Default)]
 pub struct FlowCache {
     flows: FxHashMap<(SocketAddr, SocketAddr), IcrcFlow>,
-    /// The flow of the last packet: the next one is most likely of the same.
+    /// The flow that is selected: the next packet is most likely of the same.
     last: Option<((SocketAddr, SocketAddr), IcrcFlow)>,
     /// Identification that the first datagram of the present train seems to have had.
     base: u16,
@@ -48,14 +48,18 @@ impl FlowCache {
     /// Flows that are kept; a peer that changes its source port all the time only makes this slower.
     const MAX: usize = 4096;
 
-    /// Checks the ICRC of datagram `index` of a train.
-    pub fn check(&mut self, source: SocketAddr, local: SocketAddr, datagram: &[u8], index: usize) -> Seen {
-        if index == 0 {
-            (self.base, self.fixed) = (0, false);
-        }
+    /// What is checked from now on comes from `source`, to `local`.
+    pub fn select(&mut self, source: SocketAddr, local: SocketAddr) {
         let key = (source, local);
         if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
             self.last = self.find(key).map(|flow| (key, flow));
+        }
+    }
+
+    /// Checks the ICRC of datagram `index` of a train of the selected flow.
+    pub fn check(&mut self, datagram: &[u8], index: usize) -> Seen {
+        if index == 0 {
+            (self.base, self.fixed) = (0, false);
         }
         let Some((_, flow)) = &self.last else { return Seen::Bad };
         let step = if self.fixed { 0 } else { index as u16 };
@@ -113,17 +117,17 @@ mod tests {
         let mut train: Vec<u8> = (0..100).collect();
         seal(&flow, &mut train, 40, true);
         let mut cache = FlowCache::default();
+        cache.select(source, local);
         for (i, d) in train.chunks(40).enumerate() {
-            assert_eq!(cache.check(source, local, d, i), Seen::Exact);
+            assert_eq!(cache.check(d, i), Seen::Exact);
         }
         // The tail of a train that was split on the way: the first is explained, the rest follows from it.
-        let tail: Vec<_> =
-            train.chunks(40).skip(1).enumerate().map(|(i, d)| cache.check(source, local, d, i)).collect();
+        let tail: Vec<_> = train.chunks(40).skip(1).enumerate().map(|(i, d)| cache.check(d, i)).collect();
         assert_eq!(tail, [Seen::Explained, Seen::Exact]);
         // A train that was not cut by the kernel but merged by it.
         seal(&flow, &mut train, 40, false);
         for (i, d) in train.chunks(40).enumerate() {
-            assert_eq!(cache.check(source, local, d, i), Seen::Exact);
+            assert_eq!(cache.check(d, i), Seen::Exact);
             assert_eq!(cache.fixed, i > 0);
         }
     }
@@ -135,7 +139,10 @@ mod tests {
         let mut datagram = vec![7; 64];
         seal(&flow, &mut datagram, 64, true);
         datagram[20] ^= 1;
-        assert_eq!(FlowCache::default().check(source, local, &datagram, 0), Seen::Bad);
-        assert_eq!(FlowCache::default().check(source, local, &[1, 2], 0), Seen::Bad);
+        let mut cache = FlowCache::default();
+        assert_eq!(cache.check(&datagram, 0), Seen::Bad, "no flow is selected");
+        cache.select(source, local);
+        assert_eq!(cache.check(&datagram, 0), Seen::Bad);
+        assert_eq!(cache.check(&[1, 2], 0), Seen::Bad);
     }
 }

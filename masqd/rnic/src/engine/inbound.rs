@@ -1,0 +1,210 @@
+//! The way in: from received datagrams to queue pairs.
+
+use std::net::SocketAddr;
+
+use masq_types::WireQpn;
+use masq_wire::{Bth, Ecn, Parsed, parse};
+
+use super::World;
+use super::fabric::Packets;
+use super::inspect::show_received;
+use crate::datagram;
+use crate::qp::QpKey;
+use crate::transport::{Receipt, Time};
+use crate::udp::{CongestionMark, FlowCache, LocalId, Seen};
+
+/// What the way in needs beside the world.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    flows: FlowCache,
+    pub(super) counters: InboundCounters,
+}
+
+/// Packets that never reached a queue pair, and doubts about those that did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InboundCounters {
+    pub(super) rx_icrc_errors: u64,
+    pub(super) rx_icrc_explained: u64,
+    pub(super) rx_malformed: u64,
+    pub(super) rx_no_qp: u64,
+    pub(super) rx_wrong_peer: u64,
+    /// The engine that has the queue pair takes no more for the moment.
+    pub(super) rx_engine_full: u64,
+}
+
+/// What is known of a received packet besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) local: LocalId,
+    pub(super) source: SocketAddr,
+    /// Its place in its train.
+    pub(super) index: usize,
+    pub(super) receipt: Receipt,
+}
+
+impl CongestionMark for Arrived {
+    fn mark(&mut self) {
+        if self.receipt.ecn != Ecn::NotEct {
+            self.receipt.ecn = Ecn::Ce;
+        }
+    }
+
+    fn receive_at(&mut self, at: Time) {
+        self.receipt.at = at;
+    }
+}
+
+/// Packets that have come together, one behind another: those that have not been dealt with.
+#[derive(Debug)]
+pub(super) struct Received<'a> {
+    /// Of the first of them.
+    arrived: Arrived,
+    segment_bytes: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Received<'a> {
+    /// Packets of `segment_bytes` each, save that the last may be shorter; `first` is known of the first.
+    pub(super) fn train(first: Arrived, segment_bytes: usize, bytes: &'a [u8]) -> Self {
+        Self { arrived: first, segment_bytes: segment_bytes.max(1), bytes }
+    }
+
+    /// A packet that has come alone.
+    pub(super) fn one(arrived: Arrived, packet: &'a [u8]) -> Self {
+        Self::train(arrived, packet.len(), packet)
+    }
+
+    /// The next one.
+    fn first(&self) -> Option<&'a [u8]> {
+        let packet = self.bytes.get(..self.segment_bytes).unwrap_or(self.bytes);
+        (!packet.is_empty()).then_some(packet)
+    }
+
+    /// The next one, if it is for the queue pair with this number.
+    fn first_to(&self, qpn: WireQpn) -> Option<&'a [u8]> {
+        self.first().filter(|packet| Bth::from_prefix(packet).is_some_and(|bth| bth.dest_qp() == qpn))
+    }
+
+    /// The next one has been dealt with. Returns what is known of it.
+    fn pass(&mut self) -> Arrived {
+        let arrived = self.arrived;
+        self.arrived.index += 1;
+        self.bytes = self.bytes.get(self.segment_bytes..).unwrap_or_default();
+        arrived
+    }
+}
+
+impl Inbound {
+    /// Packets for some queue pairs. Destination and peer are looked up before an ICRC is computed, which is the dearest part, and once for all
+    /// in a row that go to one queue pair.
+    pub(super) fn handle(&mut self, world: &mut World, local: SocketAddr, mut received: Received<'_>) {
+        while let Some(packet) = received.first() {
+            let Some(bth) = Bth::from_prefix(packet) else {
+                self.counters.rx_malformed += 1;
+                received.pass();
+                continue;
+            };
+            let to = (received.arrived.local, bth.dest_qp());
+            let Some(key) = world.wire.get(&to).copied() else {
+                self.forward(world, to, received.pass(), packet);
+                continue;
+            };
+            let qp = world.qps.get(key);
+            if qp.and_then(|q| q.path.remote_peer()) == Some(received.arrived.source.ip()) {
+                self.handle_connected(world, (key, to.1), local, &mut received);
+                continue;
+            }
+            let Arrived { local: id, source, index, .. } = received.pass();
+            if qp.is_none_or(|q| q.datagram.is_none()) {
+                self.counters.rx_wrong_peer += 1;
+                continue;
+            }
+            // A datagram's peer is looked up when it is known to be right.
+            self.flows.select(source, local);
+            if let Some(parsed) = judge(&mut self.flows, &mut self.counters, packet, index) {
+                datagram::handle_packet(world, id, source, &parsed);
+            }
+        }
+    }
+
+    /// Packets in a row from the peer of a connected queue pair, at least one.
+    fn handle_connected(
+        &mut self,
+        world: &mut World,
+        (key, qpn): (QpKey, WireQpn),
+        local: SocketAddr,
+        received: &mut Received<'_>,
+    ) {
+        let now = world.now;
+        let Self { flows, counters } = self;
+        flows.select(received.arrived.source, local);
+        let tap = world.qps.get(key).and_then(|q| q.tap.clone());
+        let (mut packets, mut bytes, mut tap_wants_more) = (0, 0, true);
+        let present = world.with_env(key, |core, env| {
+            while let Some(packet) = received.first_to(qpn) {
+                let arrived = received.pass();
+                let Some(parsed) = judge(flows, counters, packet, arrived.index) else { continue };
+                packets += 1;
+                bytes += packet.len() as u64 + env.io.ip_overhead;
+                if let Some(tap) = tap.as_ref().filter(|_| tap_wants_more) {
+                    tap_wants_more = show_received(&**tap, now, local, &arrived, flows.ident(), packet);
+                }
+                core.handle_packet(now, env, &parsed, arrived.receipt);
+                if !env.may_go_on(core) {
+                    break;
+                }
+            }
+        });
+        if present.is_none() {
+            received.pass();
+        }
+        if packets == 0 {
+            return;
+        }
+        if let Some(qp) = world.qps.get_mut(key) {
+            qp.traffic.rx_bytes += bytes;
+            if !tap_wants_more {
+                qp.tap = None;
+            }
+            if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
+                vnic.traffic.rx_ip_bytes += bytes;
+                vnic.traffic.rx_packets += packets;
+            }
+        }
+        world.schedule(key);
+    }
+
+    /// A packet for no queue pair of this engine.
+    fn forward(&mut self, world: &mut World, to: (LocalId, WireQpn), arrived: Arrived, packet: &[u8]) {
+        let engine = world.engine_of(&to);
+        let (Some(engine), Some(fabric)) = (engine, &mut world.fabric) else {
+            self.counters.rx_no_qp += 1;
+            return;
+        };
+        let Arrived { local, source, index, receipt } = arrived;
+        let packets = Packets { local, source, segment_bytes: packet.len(), first: index, receipt };
+        if !fabric.forward(engine, packet, packets) {
+            self.counters.rx_engine_full += 1;
+        }
+    }
+}
+
+/// Checks a packet's ICRC, of the flow that is selected, and its headers.
+fn judge<'p>(
+    flows: &mut FlowCache,
+    counters: &mut InboundCounters,
+    packet: &'p [u8],
+    index: usize,
+) -> Option<Parsed<'p>> {
+    match flows.check(packet, index) {
+        Seen::Exact => {}
+        Seen::Explained => counters.rx_icrc_explained += 1,
+        Seen::Bad => {
+            counters.rx_icrc_errors += 1;
+            return None;
+        }
+    }
+    let parsed = parse(packet).ok();
+    counters.rx_malformed += u64::from(parsed.is_none());
+    parsed
+}
