@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use masq_types::{Features, Gid, Mtu, Psn, Qpn, QpnBlock, Vni, WireQpn};
 
-use crate::{Limits, PacketTap, Rate};
+use crate::{GroupAttr, Limits, PacketTap, Rate, UnderlayPath};
 
 /// One attached guest device; masqd chooses it, and never twice in the life of an RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -651,6 +651,8 @@ pub struct QpInit {
     pub sq: Option<WorkQueueAttr>,
     /// Its receives.
     pub receives: Receives,
+    /// It may use several paths; [`QpType::Rc`] only.
+    pub group: Option<GroupAttr>,
 }
 
 /// Names a peer of datagrams; masqd chooses it.
@@ -746,6 +748,9 @@ pub struct Connection {
     pub remote: IpAddr,
     /// The peer's QP.
     pub remote_qpn: WireQpn,
+    /// Further paths that it uses at once, of a queue pair with [`QpInit::group`] whose peer is another with at least as many: path `i` from 1 on stands
+    /// at `i - 1`, and belongs to the siblings with number `i` at both ends. A change of the connection keeps their number.
+    pub other_paths: Vec<UnderlayPath>,
     /// UDP source port, 0xc000 to 0xffff (RoCEv2 Annex A17 §A17.4.4 leaves it to the sender, for path entropy).
     pub udp_source_port: u16,
     /// DSCP and ECN field of the IP header.

@@ -17,6 +17,8 @@ pub struct QpDetails {
     pub state: QpState,
     /// Where its peer is, while it is connected.
     pub path: Option<QpPath>,
+    /// All its paths, of a queue pair that uses several; else empty.
+    pub paths: Vec<PathDetails>,
     /// How far the exchange of packets is; `None` where there is none: of datagrams, without a connection, and between two queue pairs of
     /// one RNIC.
     pub protocol: Option<QpProtocol>,
@@ -49,6 +51,19 @@ pub struct QpPath {
     pub is_local: bool,
     /// UDP source port of what it sends; 0 where there are no packets.
     pub udp_source_port: u16,
+}
+
+/// One path of a queue pair that uses several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathDetails {
+    /// Its ends, and the peer's hidden queue pair that it belongs to.
+    pub ends: QpPath,
+    /// What has gone over it.
+    pub traffic: QpTraffic,
+    /// Chunks that its queue pair has carried to their end.
+    pub chunks: u64,
+    /// Chunks that its queue pair has begun and not ended.
+    pub chunks_under_way: u32,
 }
 
 /// How far the exchange of packets with a peer is.

@@ -14,6 +14,7 @@ mod error;
 mod event;
 mod inspect;
 mod limits;
+mod path;
 mod reply;
 mod transition;
 
@@ -21,9 +22,10 @@ pub use command::*;
 pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
 pub use inspect::{
-    FailedRequest, PacketTap, QpDetails, QpError, QpPath, QpProtocol, QpRoundTrip, TappedPacket,
+    FailedRequest, PacketTap, PathDetails, QpDetails, QpError, QpPath, QpProtocol, QpRoundTrip, TappedPacket,
 };
 pub use limits::{Limits, LimitsError, Rate, check_class};
+pub use path::{GroupAttr, UnderlayPath};
 pub use reply::*;
 pub use transition::{AttrMask, Transition, TransitionError, check_transition, transition};
 

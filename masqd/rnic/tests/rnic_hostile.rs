@@ -328,6 +328,7 @@ fn rings_and_pages_that_cannot_be() {
             max_sge: 3,
             ring: g.pages(good, 1),
         }),
+        group: None,
     };
     fn sq(q: &mut QpInit) -> &mut WorkQueueAttr {
         q.sq.as_mut().unwrap()

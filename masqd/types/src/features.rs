@@ -12,6 +12,8 @@ impl Features {
     pub const NONE: Features = Features(0);
     /// Timed and selective acknowledgements: the manufacturer opcodes 0xc0 and 0xc1.
     pub const SELECTIVE: Features = Features(1);
+    /// Groups of queue pairs, by which a connection uses several paths of the underlay.
+    pub const MULTIPATH: Features = Features(2);
 
     /// The set with these bits.
     pub const fn from_bits(bits: u32) -> Self {

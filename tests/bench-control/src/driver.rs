@@ -117,6 +117,7 @@ fn life(rnic: &Rnic, underlay: IpAddr, base: u32, times: &mut Times) -> Res<()> 
         max_inline_bytes: INLINE,
         sq: Some(queue(80, sq_shift())),
         receives: Receives::Own(queue(96, rq_shift())),
+        group: None,
     };
     time(rnic, times, "create_qp", vec![Command::CreateQp { vnic, qp: init }])?;
     for (verb, change) in changes(underlay, number) {
@@ -137,6 +138,7 @@ fn changes(underlay: IpAddr, number: u32) -> [(&'static str, QpChange); 3] {
         local: underlay,
         remote: underlay,
         remote_qpn: WireQpn::from_wire(number),
+        other_paths: Vec::new(),
         udp_source_port: 0xc000,
         traffic_class: 0,
         hop_limit: 64,

@@ -49,6 +49,7 @@ pub fn to_stranger(guest: &Guest, stranger: IpAddr, options: &Options) -> [QpCha
         local: guest.address,
         remote: stranger,
         remote_qpn: WireQpn::from_wire(STRANGER_QPN),
+        other_paths: Vec::new(),
         udp_source_port: 0xc123,
         traffic_class: 0,
         hop_limit: 64,

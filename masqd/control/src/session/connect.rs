@@ -81,6 +81,7 @@ impl Session {
             local: local_address,
             remote: remote_address,
             remote_qpn,
+            other_paths: Vec::new(),
             udp_source_port: udp_source_port(attr.flow_label, local_qpn, remote_qpn),
             traffic_class: if self.trusts_dscp() { attr.traffic_class & DSCP_BITS } else { 0 },
             hop_limit: UNDERLAY_HOP_LIMIT,

@@ -75,6 +75,7 @@ impl Session {
                 max_inline_bytes: r.max_inline_bytes,
                 sq,
                 receives,
+                group: None,
             };
             let created = env.rnic.execute(Command::CreateQp { vnic: s.config.id, qp: init });
             let reply = created.map_err(Reason::from).and_then(|reply| {

@@ -60,6 +60,7 @@ impl Engine {
             qp: io.handle,
             state: core.state(),
             path: self.describe_path(&qp.path),
+            paths: Vec::new(),
             protocol: has_packets.then(|| core.protocol()),
             requests: core.held_requests() as u32 + u32::from(io.held_send.present),
             retries_left,

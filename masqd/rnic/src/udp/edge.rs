@@ -447,6 +447,7 @@ mod tests {
             local: address,
             remote: address,
             remote_qpn: WireQpn::from_wire(7),
+            other_paths: Vec::new(),
             udp_source_port: 0xc123,
             traffic_class: 0x68,
             hop_limit: 64,

@@ -381,6 +381,7 @@ impl Guest {
             max_inline_bytes: 256,
             sq: Some(queue(self.pages(sq_gpa, sq_pages), sq_shift, 26)),
             receives: Receives::Own(queue(self.pages(rq_gpa, rq_pages), rq_shift, 4)),
+            group: None,
         };
         adjust(&mut init);
         let qp_type = init.qp_type;
@@ -418,6 +419,7 @@ impl Guest {
             local: self.address,
             remote: remote.address,
             remote_qpn: remote.wire,
+            other_paths: Vec::new(),
             udp_source_port: 0xc000 | (qp.handle.0 as u16),
             traffic_class: 0,
             hop_limit: 64,

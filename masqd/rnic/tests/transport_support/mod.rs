@@ -324,6 +324,7 @@ pub fn to_rts(setup: &Setup, end: usize) -> [QpChange; 3] {
         local: address,
         remote: address,
         remote_qpn: qpn(1 - end),
+        other_paths: Vec::new(),
         udp_source_port: 0xc000,
         traffic_class: 0,
         hop_limit: 64,
