@@ -34,8 +34,8 @@ pub use realise::{Identity, Own, PlanError, identity, plan_endpoint};
 pub use refresh::RefreshGate;
 pub use refusal::{ObjectKind, Peer, Reason, Refusal, RefusalCounters, Verb};
 pub use session::{
-    Asked, Outcome, PeerAnswer, PeerRevocation, QpView, Reply, ResetReport, Revocation, Revoked, Session,
-    SessionConfig, Ticket,
+    Asked, Outcome, PeerAnswer, PeerRevocation, QpPage, QpView, Reply, ResetReport, Revocation, Revoked,
+    Session, SessionConfig, Ticket,
 };
 pub use settings::{Settings, driver_limits, driver_rate};
 pub use status::{Concern, HOST_PROBLEMS, Judge};

@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use masq_control::{Errno, Outcome};
-use masq_driver::{AttrMask, DriverError, Gpa, MrKind, QpState};
+use masq_control::{Errno, Outcome, QpPage, Settings};
+use masq_driver::{AttrMask, DriverError, Gpa, MAX_DESCRIBED_QPS, MrKind, QpState};
 use masq_policy::quota::Resource;
 use masq_types::Gid;
 use vrdma_abi::control::*;
@@ -694,4 +694,35 @@ fn older_guests_create_queue_pairs_without_what_they_do_not_know() {
     assert_eq!(reply(g.raw(&whole[..old])).refusal, None);
     // The same queue pair, whichever version says so.
     g.send(OP_CREATE_QP, &request).unwrap();
+}
+
+/// However many queue pairs there are, the RNIC is asked for a few at a time, and each is told of once, by number.
+#[test]
+fn queue_pairs_are_told_of_in_pages() {
+    let mut g = Guest::ready("blue-1");
+    let (few, many) = (MAX_DESCRIBED_QPS as u32, 2 * MAX_DESCRIBED_QPS as u32 + 5);
+    let quotas = quotas().with(Resource::Qps, many.into());
+    g.session.set_settings(&g.rnic, Settings { quotas, ..Settings::default() }).unwrap();
+    g.base();
+    let told = |g: &Guest, numbers| g.session.queue_pairs(&g.rnic, numbers).unwrap();
+    let numbers = |page: &QpPage| page.qps.iter().map(|q| q.qpn).collect::<Vec<_>>();
+    let commands = g.rnic.commands();
+    assert!(told(&g, 0..=u32::MAX).qps.is_empty());
+    assert_eq!(g.rnic.commands(), commands, "nobody is asked about nothing");
+    // The guest's handles are in no order with numbers.
+    let mut all: Vec<u32> = (0..many).map(|i| g.qp_in_init(1 + i * 7 % many)).collect();
+    all.sort_unstable();
+    let mut next = Some(0..=u32::MAX);
+    let mut pages = Vec::new();
+    while let Some(wanted) = next {
+        let page = told(&g, wanted);
+        pages.push(numbers(&page));
+        next = page.rest;
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [few as usize, few as usize, 5]);
+    assert_eq!(pages.concat(), all);
+    let single = told(&g, all[40]..=all[40]);
+    assert_eq!((numbers(&single), single.rest), (vec![all[40]], None));
+    let full = told(&g, all[3]..=all[2 + few as usize]);
+    assert_eq!((numbers(&full), full.rest), (all[3..3 + few as usize].to_vec(), None), "just a page");
 }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use masq_control::store::Store;
 use masq_control::{Identity, Link, Settings};
 use masq_driver::{Command, Limits};
@@ -14,7 +16,7 @@ use masq_model::{ClassRate, HostState, Key, Object, Vnic};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
-use crate::device::{Device, Message, NamedQueuePair, Report};
+use crate::device::{Device, Inbox, Message, NamedQueuePair, Report};
 use crate::health::Health;
 use crate::host::Host;
 use crate::realise::Realiser;
@@ -48,6 +50,19 @@ struct Running {
     device: Device,
     identity: Identity,
     settings: Settings,
+}
+
+/// A device's queue pairs with these numbers. It is asked for a few at a time: between them it serves its guest, and the RNIC moves data.
+async fn all_pages(inbox: Inbox, numbers: RangeInclusive<u32>) -> Option<Vec<NamedQueuePair>> {
+    let (mut all, mut next) = (Vec::new(), Some(numbers));
+    while let Some(numbers) = next {
+        let (reply, answer) = oneshot::channel();
+        inbox.push(Message::QueuePairs(numbers, reply));
+        let page = tokio::time::timeout(REPORT_PATIENCE, answer).await.ok()?.ok()?;
+        all.extend(page.qps);
+        next = page.rest;
+    }
+    Some(all)
 }
 
 /// Runs the devices.
@@ -382,27 +397,14 @@ impl Devices {
         }
     }
 
-    /// The queue pair with the number `qpn`, or all, of the guest of `vnic`, or of all. A device that does not answer has none.
-    pub async fn queue_pairs(&self, vnic: Option<&str>, qpn: Option<u32>) -> Vec<NamedQueuePair> {
+    /// The queue pairs with these numbers of the guest of `vnic`, or of all. A device that does not answer has none.
+    pub async fn queue_pairs(&self, vnic: Option<&str>, numbers: RangeInclusive<u32>) -> Vec<NamedQueuePair> {
         let asked: Vec<_> = {
             let devices = self.lock();
             let wanted = devices.iter().filter(|(name, _)| vnic.is_none_or(|v| v == name.as_str()));
-            wanted
-                .map(|(_, running)| {
-                    let (reply, answer) = oneshot::channel();
-                    running.device.inbox().push(Message::QueuePairs(qpn, reply));
-                    answer
-                })
-                .collect()
+            wanted.map(|(_, running)| all_pages(running.device.inbox().clone(), numbers.clone())).collect()
         };
-        let deadline = tokio::time::Instant::now() + REPORT_PATIENCE;
-        let mut all = Vec::new();
-        for answer in asked {
-            if let Ok(Ok(found)) = tokio::time::timeout_at(deadline, answer).await {
-                all.extend(found);
-            }
-        }
-        all
+        join_all(asked).await.into_iter().flatten().flatten().collect()
     }
 
     /// How each vNIC of this host is, with what its device tells.

@@ -5,11 +5,11 @@ mod common;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use common::{DESIRED, Host, eventually};
+use common::{DESIRED, Host, ask, eventually};
 use guest_sim::{ControlError, Device, GuestRam};
 use masq_driver::{Event, QpFault, QpHandle, VnicId};
 use masq_model::Endpoint;
-use masq_model::api::ItemList;
+use masq_model::api::{ItemList, QueuePair};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
@@ -160,7 +160,8 @@ fn events_wait_for_buffers_and_reach_only_their_guest() {
     let vnic = *host.rnic.books.lock().unwrap().vnics.keys().next().unwrap();
     assert_eq!(vnic, VnicId(1));
     let sink = host.rnic.sink.lock().unwrap().clone().unwrap();
-    let qp = create_qp(&guest);
+    let qp = 7;
+    create_qps(&guest, &[qp]);
     for _ in 0..300 {
         sink.event(Event::QpFault { vnic, qp: QpHandle(qp), fault: QpFault::Fatal, reason: "a test".into() });
     }
@@ -172,8 +173,8 @@ fn events_wait_for_buffers_and_reach_only_their_guest() {
     assert!(other.next_async_event(Duration::from_millis(50)).is_none());
 }
 
-/// A queue pair with its completion queue; returns its handle.
-fn create_qp(guest: &Device) -> u32 {
+/// Queue pairs with these handles, and their completion queue; returns their numbers.
+fn create_qps(guest: &Device, handles: &[u32]) -> Vec<u32> {
     create_context(guest);
     let control = guest.control();
     let ring = |pages: usize| {
@@ -185,26 +186,44 @@ fn create_qp(guest: &Device) -> u32 {
     };
     let cq = CreateCq { cq: 1, ctx: 1, entries: 16, vector: 0, ring: ring(1) };
     let _: CreateCqReply = control.call(OP_CREATE_CQ, &cq).unwrap();
-    let qp = CreateQp {
-        qp: 7,
-        pd: 1,
-        send_cq: 1,
-        recv_cq: 1,
-        srq: HANDLE_NONE,
-        xrcd: HANDLE_NONE,
-        sq_entries: 16,
-        rq_entries: 16,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        sq_stride_shift: 6,
-        rq_stride_shift: 6,
-        qp_type: QP_TYPE_RC,
-        sq: ring(1),
-        rq: ring(1),
-        ..CreateQp::ZERO
+    let create = |qp: u32| {
+        let qp = CreateQp {
+            qp,
+            pd: 1,
+            send_cq: 1,
+            recv_cq: 1,
+            srq: HANDLE_NONE,
+            xrcd: HANDLE_NONE,
+            sq_entries: 16,
+            rq_entries: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            sq_stride_shift: 6,
+            rq_stride_shift: 6,
+            qp_type: QP_TYPE_RC,
+            sq: ring(1),
+            rq: ring(1),
+            ..CreateQp::ZERO
+        };
+        let reply: CreateQpReply = control.call(OP_CREATE_QP, &qp).unwrap();
+        reply.qpn
     };
-    let _: CreateQpReply = control.call(OP_CREATE_QP, &qp).unwrap();
-    7
+    handles.iter().copied().map(create).collect()
+}
+
+/// More than the RNIC tells of at once.
+#[test]
+fn all_queue_pairs_are_listed() {
+    let host = Host::start();
+    let guest = Device::connect(&host.socket("blue-1"), RAM).unwrap();
+    init(&guest).unwrap();
+    let mut qpns = create_qps(&guest, &(1..=100).rev().collect::<Vec<_>>());
+    qpns.sort_unstable();
+    let listed: Vec<QueuePair> = ask(&host.api(), "GET", "/v1/queue-pairs", &[], "").expect(200).json();
+    assert_eq!(listed.iter().map(|q| q.qpn).collect::<Vec<_>>(), qpns);
+    assert!(listed.iter().all(|q| q.vnic == "blue-1"));
+    let path = format!("/v1/queue-pairs/blue-1/{}", qpns[70]);
+    assert_eq!(ask(&host.api(), "GET", &path, &[], "").expect(200).json::<QueuePair>().qpn, qpns[70]);
 }
 
 /// A front end that has negotiated all that masqd offers.

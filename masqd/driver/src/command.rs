@@ -335,12 +335,14 @@ pub enum Command {
         /// The device.
         vnic: VnicId,
     },
-    /// How queue pairs are. Replies [`Reply::QpDetails`](crate::Reply::QpDetails).
+    /// How queue pairs are. Replies [`Reply::QpDetails`](crate::Reply::QpDetails). Refused with
+    /// [`DriverError::Invalid`](crate::DriverError::Invalid) when they are more than [`MAX_DESCRIBED_QPS`](crate::MAX_DESCRIBED_QPS): whoever wants to
+    /// know of more asks again, and the data path has its turns between.
     DescribeQps {
         /// The device.
         vnic: VnicId,
-        /// The queue pair; `None` for all.
-        qp: Option<QpHandle>,
+        /// The queue pairs; those that do not exist are left out of the reply.
+        qps: Vec<QpHandle>,
     },
     /// Shows a queue pair's packets to `tap`, until that wants no more, [`Command::StopCapture`], or the queue pair's end, when `tap` is dropped.
     /// Refused with [`DriverError::Invalid`](crate::DriverError::Invalid) when there are no packets: of datagrams, without a connection, and when the

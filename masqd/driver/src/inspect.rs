@@ -8,6 +8,9 @@ use masq_types::{Mtu, Psn, WireQpn};
 
 use crate::{QpHandle, QpState, QpTraffic};
 
+/// Most queue pairs that are [described](crate::Command::DescribeQps) at once, so that an RNIC with many is not held up.
+pub const MAX_DESCRIBED_QPS: usize = 32;
+
 /// A queue pair, as the RNIC sees it at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpDetails {

@@ -22,7 +22,8 @@ pub use command::*;
 pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
 pub use inspect::{
-    FailedRequest, PacketTap, PathDetails, QpDetails, QpError, QpPath, QpProtocol, QpRoundTrip, TappedPacket,
+    FailedRequest, MAX_DESCRIBED_QPS, PacketTap, PathDetails, QpDetails, QpError, QpPath, QpProtocol,
+    QpRoundTrip, TappedPacket,
 };
 pub use limits::{Limits, LimitsError, Rate, check_class};
 pub use path::{GroupAttr, UnderlayPath};

@@ -43,7 +43,7 @@ pub enum Reply {
     VnicCounters(VnicCounters),
     /// What the queue pairs of one vNIC have sent and received, by handle.
     QpTraffic(Vec<(QpHandle, QpTraffic)>),
-    /// How queue pairs are, by handle.
+    /// How queue pairs are, in the order in which they were asked for.
     QpDetails(Vec<QpDetails>),
 }
 

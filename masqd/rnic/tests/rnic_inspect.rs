@@ -38,7 +38,7 @@ fn event(net: &mut Net, guest: &Guest, name: &str) -> u64 {
 }
 
 fn details(net: &mut Net, guest: &Guest, qp: &TestQp) -> QpDetails {
-    match net.execute(guest.engine, Command::DescribeQps { vnic: guest.id, qp: Some(qp.handle) }) {
+    match net.execute(guest.engine, Command::DescribeQps { vnic: guest.id, qps: vec![qp.handle] }) {
         Ok(Reply::QpDetails(all)) => <[_; 1]>::try_from(all).unwrap().into_iter().next().unwrap(),
         other => panic!("{other:?}"),
     }
@@ -111,18 +111,25 @@ fn a_queue_pair_tells_how_far_it_is() {
                 );
             }
         }
-        // All, by handle; and none but its own.
-        let other = t.a.qp(&mut t.net, &t.a_cq, &t.a_cq);
-        match t.net.execute(0, Command::DescribeQps { vnic: t.a.id, qp: None }) {
-            Ok(Reply::QpDetails(all)) => {
-                let handles: Vec<_> = all.iter().map(|d| (d.qp, d.path.is_some())).collect();
-                assert_eq!(handles, [(a_qp.handle, true), (other.handle, false)]);
-            }
-            reply => panic!("{reply:?}"),
-        }
-        let nobody = Command::DescribeQps { vnic: t.a.id, qp: Some(QpHandle(NOBODY)) };
-        assert!(matches!(t.net.execute(0, nobody), Err(DriverError::UnknownObject(_))));
     }
+}
+
+#[test]
+fn queue_pairs_are_described_in_the_order_asked_for_and_not_too_many_at_once() {
+    let mut t = Two::new(Way::Local);
+    let (a_qp, _b_qp) = pair(&mut t, &Options::default());
+    let other = t.a.qp(&mut t.net, &t.a_cq, &t.a_cq);
+    let mut describe = |qps: Vec<QpHandle>| match t.net.execute(0, Command::DescribeQps { vnic: t.a.id, qps })
+    {
+        Ok(Reply::QpDetails(all)) => Ok(all.iter().map(|d| (d.qp, d.path.is_some())).collect::<Vec<_>>()),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error),
+    };
+    let asked = vec![other.handle, QpHandle(NOBODY), a_qp.handle];
+    assert_eq!(describe(asked).unwrap(), [(other.handle, false), (a_qp.handle, true)]);
+    assert_eq!(describe(vec![a_qp.handle; MAX_DESCRIBED_QPS]).unwrap().len(), MAX_DESCRIBED_QPS);
+    let refused = describe(vec![a_qp.handle; MAX_DESCRIBED_QPS + 1]).unwrap_err();
+    assert!(matches!(refused, DriverError::Invalid(_)), "{refused}");
 }
 
 #[test]

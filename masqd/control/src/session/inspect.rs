@@ -1,8 +1,11 @@
 //! What the device has counted, for its guest; and how its queue pairs are, for whoever looks after the host.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use masq_driver::{Command, DriverError, QpDetails, QpType, Reply, RnicDriver, VnicCounters};
+use masq_driver::{
+    Command, DriverError, MAX_DESCRIBED_QPS, QpDetails, QpHandle, QpType, Reply, RnicDriver, VnicCounters,
+};
 use masq_types::Gid;
 use vrdma_abi::control as abi;
 use vrdma_abi::counters::COUNTER_NAMES;
@@ -75,23 +78,39 @@ pub struct QpView {
     pub details: QpDetails,
 }
 
+/// Some queue pairs of a guest.
+#[derive(Clone, Debug, Default)]
+pub struct QpPage {
+    /// The queue pairs, by number.
+    pub qps: Vec<QpView>,
+    /// The numbers that have not been looked at, if there are queue pairs among them.
+    pub rest: Option<RangeInclusive<u32>>,
+}
+
 impl Session {
-    /// The queue pair with the number `qpn`, or all, by number.
-    pub fn queue_pairs(&self, rnic: &dyn RnicDriver, qpn: Option<u32>) -> Result<Vec<QpView>, DriverError> {
-        let qp = match qpn {
-            None => None,
-            Some(qpn) => match self.objects.qps.iter().find(|(_, q)| q.reply.qpn == qpn) {
-                Some((qp, _)) => Some(*qp),
-                None => return Ok(Vec::new()),
-            },
-        };
-        let vnic = self.config.id;
-        let Reply::QpDetails(all) = rnic.execute(Command::DescribeQps { vnic, qp })? else {
+    /// The first few queue pairs with these numbers: as many as the RNIC describes at once.
+    pub fn queue_pairs(
+        &self,
+        rnic: &dyn RnicDriver,
+        numbers: RangeInclusive<u32>,
+    ) -> Result<QpPage, DriverError> {
+        let asked = self.objects.qps.iter().map(|(qp, q)| (q.reply.qpn, *qp));
+        let mut asked: Vec<(u32, QpHandle)> = asked.filter(|(qpn, _)| numbers.contains(qpn)).collect();
+        let mut rest = None;
+        if asked.len() > MAX_DESCRIBED_QPS {
+            let (_, next, _) = asked.select_nth_unstable(MAX_DESCRIBED_QPS);
+            rest = Some(next.0..=*numbers.end());
+            asked.truncate(MAX_DESCRIBED_QPS);
+        }
+        asked.sort_unstable();
+        if asked.is_empty() {
+            return Ok(QpPage::default());
+        }
+        let (vnic, qps) = (self.config.id, asked.into_iter().map(|(_, qp)| qp).collect());
+        let Reply::QpDetails(told) = rnic.execute(Command::DescribeQps { vnic, qps })? else {
             return Err(DriverError::Unsupported("telling how queue pairs are".into()));
         };
-        let mut views: Vec<_> = all.into_iter().filter_map(|details| self.view(details)).collect();
-        views.sort_by_key(|view| view.qpn);
-        Ok(views)
+        Ok(QpPage { qps: told.into_iter().filter_map(|details| self.view(details)).collect(), rest })
     }
 
     fn view(&self, details: QpDetails) -> Option<QpView> {

@@ -44,7 +44,7 @@ use crate::refresh::Backoff;
 use crate::refusal::RefusalCounters;
 use crate::{Env, Identity, Limits, Peer, Reason, Refusal, Settings, Verb, driver_limits};
 use decode::{body, grown_body, reserved};
-pub use inspect::QpView;
+pub use inspect::{QpPage, QpView};
 use objects::Objects;
 use peers::Peers;
 pub use peers::{Asked, PeerAnswer, PeerRevocation};

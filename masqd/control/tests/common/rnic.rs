@@ -331,6 +331,25 @@ impl RnicDriver for FakeRnic {
                 return Ok(Reply::Qp(status));
             }
             Command::DestroyQp { qp, .. } => drop(b.qps.remove(&qp)),
+            Command::DescribeQps { qps, .. } => {
+                assert!((1..=MAX_DESCRIBED_QPS).contains(&qps.len()));
+                let known = qps.into_iter().filter_map(|qp| b.qps.get(&qp));
+                let details = |q: &FakeQp| QpDetails {
+                    qp: q.init.qp,
+                    state: q.state,
+                    path: None,
+                    paths: Vec::new(),
+                    protocol: None,
+                    requests: 0,
+                    retries_left: 7,
+                    rnr_retries_left: 7,
+                    waits_for: None,
+                    traffic: QpTraffic::default(),
+                    counters: Vec::new(),
+                    last_error: None,
+                };
+                return Ok(Reply::QpDetails(known.map(details).collect()));
+            }
             Command::RevokeQp { qp, .. } => {
                 let Some(q) = b.qps.get_mut(&qp) else { return unknown("queue pair") };
                 q.state = QpState::Err;

@@ -52,7 +52,7 @@ pub async fn list(
 ) -> Result<Json<Vec<QueuePair>>, Refused> {
     let Filter { vnic, vpc } = filter?.0;
     let wanted = |q: &QueuePair| vpc.as_ref().is_none_or(|v| *v == q.vpc);
-    let found = api.devices.queue_pairs(vnic.as_deref(), None).await;
+    let found = api.devices.queue_pairs(vnic.as_deref(), 0..=u32::MAX).await;
     let mut all: Vec<_> = found.into_iter().map(|q| q.status).filter(wanted).collect();
     all.sort_by(|a, b| (&a.vnic, a.qpn).cmp(&(&b.vnic, b.qpn)));
     Ok(Json(all))
@@ -150,7 +150,7 @@ fn comment(q: &QueuePair) -> String {
 
 impl Api {
     async fn queue_pair(&self, vnic: &str, qpn: u32) -> Result<NamedQueuePair, Refused> {
-        let found = self.devices.queue_pairs(Some(vnic), Some(qpn)).await;
+        let found = self.devices.queue_pairs(Some(vnic), qpn..=qpn).await;
         found.into_iter().next().ok_or_else(|| {
             Refused::not_found(format_args!("vNIC {vnic:?} has no queue pair {qpn:#x} on this host"))
         })

@@ -253,8 +253,8 @@ impl Guest {
             Message::Report(reply) => {
                 let _ = reply.send(self.report());
             }
-            Message::QueuePairs(qpn, reply) => {
-                let _ = reply.send(self.queue_pairs(qpn));
+            Message::QueuePairs(numbers, reply) => {
+                let _ = reply.send(self.queue_pairs(numbers));
             }
             // The conversation's.
             Message::Withdraw | Message::Stop => {}

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +14,7 @@ use masq_types::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{NamedQueuePair, Report};
+use super::{QueuePairPage, Report};
 
 /// Most events of the RNIC that wait here. Above it the device's thread is stuck, and its guest's
 /// events are lost; they are counted.
@@ -41,8 +42,8 @@ pub enum Message {
     MoreRequests,
     /// Tell how the device is.
     Report(oneshot::Sender<Report>),
-    /// Tell how the guest's queue pair with this number is, or how all are.
-    QueuePairs(Option<u32>, oneshot::Sender<Vec<NamedQueuePair>>),
+    /// Tell how the first few of the guest's queue pairs with these numbers are.
+    QueuePairs(RangeInclusive<u32>, oneshot::Sender<QueuePairPage>),
     /// The vNIC is taken away: tell the guest, then end.
     Withdraw,
     /// End at once.

@@ -33,7 +33,7 @@ mod vring;
 pub use conversation::serve_front_end;
 pub use inbox::{Inbox, Message, Settled};
 use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
-pub use queue_pair::NamedQueuePair;
+pub use queue_pair::{NamedQueuePair, QueuePairPage};
 pub use serve::Device;
 use vrdma_abi::control;
 

@@ -1,5 +1,7 @@
 //! How queue pairs are, for people and programs.
 
+use std::ops::RangeInclusive;
+
 use masq_control::QpView;
 use masq_driver::{QpDetails, QpError, QpHandle, QpProtocol, QpState, QpType, VnicId};
 use masq_model::api::{
@@ -19,19 +21,26 @@ pub struct NamedQueuePair {
     pub status: QueuePair,
 }
 
+/// Some queue pairs of a device.
+#[derive(Clone, Debug, Default)]
+pub struct QueuePairPage {
+    /// The queue pairs, by number.
+    pub qps: Vec<NamedQueuePair>,
+    /// The numbers that are to be asked for next, if there are more.
+    pub rest: Option<RangeInclusive<u32>>,
+}
+
 impl Guest {
-    /// The guest's queue pair with this number, or all. What the RNIC does not tell, for instance because it has stopped, is left out.
-    pub(super) fn queue_pairs(&self, qpn: Option<u32>) -> Vec<NamedQueuePair> {
-        let views = self.session.queue_pairs(&*self.host.rnic, qpn).unwrap_or_default();
+    /// The first few of the guest's queue pairs with these numbers. What the RNIC does not tell, for instance because it has stopped, is left out.
+    pub(super) fn queue_pairs(&self, numbers: RangeInclusive<u32>) -> QueuePairPage {
+        let page = self.session.queue_pairs(&*self.host.rnic, numbers).unwrap_or_default();
         let now = self.host.now();
-        views
-            .into_iter()
-            .map(|view| NamedQueuePair {
-                vnic: self.vnic,
-                handle: view.details.qp,
-                status: self.queue_pair(view, now),
-            })
-            .collect()
+        let named = |view: QpView| NamedQueuePair {
+            vnic: self.vnic,
+            handle: view.details.qp,
+            status: self.queue_pair(view, now),
+        };
+        QueuePairPage { qps: page.qps.into_iter().map(named).collect(), rest: page.rest }
     }
 
     fn queue_pair(&self, view: QpView, now: std::time::Duration) -> QueuePair {

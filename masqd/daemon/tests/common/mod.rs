@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use masq_driver::{
-    Command, DriverError, EventSink, ObjectCounts, QpState, QpStatus, Reply, RnicDriver, VnicCounters, VnicId,
+    Command, DriverError, EventSink, MAX_DESCRIBED_QPS, ObjectCounts, QpDetails, QpHandle, QpState, QpStatus,
+    QpTraffic, Reply, RnicDriver, VnicCounters, VnicId,
 };
 use masq_model::DesiredState;
 use masq_model::api::Applied;
@@ -91,6 +92,10 @@ impl RnicDriver for Bookkeeper {
                 Reply::VnicCounters(VnicCounters { objects, ..VnicCounters::default() })
             }
             Command::VnicEvents { .. } => Reply::Counters(vec![("sent_msgs", 5)]),
+            Command::DescribeQps { qps, .. } => {
+                assert!(qps.len() <= MAX_DESCRIBED_QPS);
+                Reply::QpDetails(qps.into_iter().map(details).collect())
+            }
             Command::QueryQp { .. } => Reply::Qp(QpStatus {
                 state: QpState::Reset,
                 sq_psn: Psn::new(0),
@@ -99,6 +104,24 @@ impl RnicDriver for Bookkeeper {
             }),
             _ => Reply::Done,
         })
+    }
+}
+
+/// A queue pair of which there is nothing to tell.
+fn details(qp: QpHandle) -> QpDetails {
+    QpDetails {
+        qp,
+        state: QpState::Reset,
+        path: None,
+        paths: Vec::new(),
+        protocol: None,
+        requests: 0,
+        retries_left: 7,
+        rnr_retries_left: 7,
+        waits_for: None,
+        traffic: QpTraffic::default(),
+        counters: Vec::new(),
+        last_error: None,
     }
 }
 

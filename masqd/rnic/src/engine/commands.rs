@@ -111,7 +111,7 @@ impl Engine {
             Command::VnicCounters { vnic } => self.vnic_counters(vnic).map(Reply::VnicCounters),
             Command::QpTraffic { vnic } => self.qp_traffic(vnic).map(Reply::QpTraffic),
             Command::VnicEvents { vnic } => self.vnic_events(vnic).map(Reply::Counters),
-            Command::DescribeQps { vnic, qp } => self.describe_qps(vnic, qp).map(Reply::QpDetails),
+            Command::DescribeQps { vnic, qps } => self.describe_qps(vnic, &qps).map(Reply::QpDetails),
             Command::StartCapture { vnic, qp, tap } => self.start_capture(vnic, qp, tap).map(done),
             Command::StopCapture { vnic, qp, tap } => self.stop_capture(vnic, qp, &tap).map(done),
             Command::List => Ok(Reply::Objects(self.list())),

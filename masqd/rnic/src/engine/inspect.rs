@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use masq_driver::{
-    DriverError, FailedRequest, PacketTap, QpDetails, QpError, QpHandle, QpPath, TappedPacket, VnicId,
+    DriverError, FailedRequest, MAX_DESCRIBED_QPS, PacketTap, QpDetails, QpError, QpHandle, QpPath,
+    TappedPacket, VnicId,
 };
 
 use masq_wire::Ipv4Ident;
 
 use super::Engine;
 use super::inbound::Arrived;
-use crate::qp::{Path, Qp, QpKey};
+use crate::qp::{Path, Qp};
 use crate::transport::{Time, WorkQueue};
 use crate::udp::{Edge, TxBatch};
 
@@ -32,22 +33,15 @@ impl Engine {
         Ok(sum.named().collect())
     }
 
-    pub(super) fn describe_qps(
-        &self,
-        id: VnicId,
-        qp: Option<QpHandle>,
-    ) -> Result<Vec<QpDetails>, DriverError> {
-        let keys: Vec<QpKey> = match qp {
-            Some(handle) => vec![self.world.qp_key(id, handle)?],
-            None => {
-                let key = self.world.vnic_key(id)?;
-                self.world.vnics.get(key).map_or(Vec::new(), |v| v.qps.values().copied().collect())
-            }
-        };
-        let known = keys.into_iter().filter_map(|key| self.world.qps.get(key));
-        let mut all: Vec<_> = known.map(|qp| self.describe(qp)).collect();
-        all.sort_unstable_by_key(|d| d.qp);
-        Ok(all)
+    pub(super) fn describe_qps(&self, id: VnicId, qps: &[QpHandle]) -> Result<Vec<QpDetails>, DriverError> {
+        if qps.len() > MAX_DESCRIBED_QPS {
+            let why = format!("{} queue pairs at once, and no more than {MAX_DESCRIBED_QPS}", qps.len());
+            return Err(DriverError::Invalid(why));
+        }
+        let key = self.world.vnic_key(id)?;
+        let Some(vnic) = self.world.vnics.get(key) else { return Ok(Vec::new()) };
+        let known = qps.iter().filter_map(|handle| self.world.qps.get(*vnic.qps.get(handle)?));
+        Ok(known.map(|qp| self.describe(qp)).collect())
     }
 
     fn describe(&self, qp: &Qp) -> QpDetails {
