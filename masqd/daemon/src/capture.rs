@@ -3,15 +3,19 @@
 //! ```text
 //!  engine ─► Tap: headers, copy ─► queue (bounded; what does not fit is counted) ─► Capture: blocks of a pcapng file ─► client
 //! ```
+//!
+//! There are few captures at the same time, so a client that takes next to nothing does not keep one: see [`Capture::pieces`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use futures_util::{Stream, stream};
 use masq_driver::{Command, DriverError, PacketTap, QpHandle, RnicDriver, TappedPacket, VnicId};
 use masq_wire::ip::{IPV4_LEN, IPV6_LEN, Ipv4Repr, Ipv6Repr, PROTO_UDP, UDP_LEN, UdpRepr, udp_checksum_v6};
 use masq_wire::{Ipv4Ident, pcapng};
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
@@ -22,6 +26,8 @@ const MAX_PACKETS: usize = 8192;
 const MAX_BYTES: usize = 16 << 20;
 /// Packets that leave as one piece.
 const PACKETS_AT_ONCE: usize = 256;
+/// How long a client may take for a piece when the next one is there.
+const PIECE_PATIENCE: Duration = Duration::from_secs(10);
 /// What is written where nobody knows: received packets do not tell.
 const USUAL_HOP_LIMIT: u8 = 64;
 
@@ -184,6 +190,11 @@ fn unix_ns(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
+/// The client has not taken a piece of the file in time.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the client left what was captured lying for {} s", PIECE_PATIENCE.as_secs())]
+pub struct TooSlow;
+
 /// The client's side: the pieces of a file. Dropping it ends the capture.
 pub struct Capture {
     target: Target,
@@ -246,8 +257,44 @@ impl Capture {
         Ok(capture)
     }
 
+    /// The pieces of the file, for a client. One that leaves the next piece lying for [`PIECE_PATIENCE`] loses the capture: it is over then, whatever
+    /// becomes of the client, and its stream ends with an error. So is one whose client has gone away.
+    pub fn pieces(self) -> impl Stream<Item = Result<Vec<u8>, TooSlow>> + Send + 'static {
+        let (sender, receiver) = mpsc::channel(1);
+        let writing = tokio::spawn(self.write_to(sender));
+        stream::unfold(Some((receiver, writing)), async |state| {
+            let (mut receiver, writing) = state?;
+            if let Some(piece) = receiver.recv().await {
+                return Some((Ok(piece), Some((receiver, writing))));
+            }
+            // It does not panic.
+            writing.await.unwrap_or(Err(TooSlow)).err().map(|slow| (Err(slow), None))
+        })
+    }
+
+    async fn write_to(mut self, client: mpsc::Sender<Vec<u8>>) -> Result<(), TooSlow> {
+        loop {
+            let piece = tokio::select! {
+                piece = self.next() => piece,
+                () = client.closed() => None,
+            };
+            let Some(piece) = piece else { return Ok(()) };
+            match client.send_timeout(piece, PIECE_PATIENCE).await {
+                Ok(()) => {}
+                Err(SendTimeoutError::Closed(_)) => return Ok(()),
+                Err(SendTimeoutError::Timeout(_)) => {
+                    warn!(
+                        capture = self.target.name,
+                        "a capture has ended: its client takes too little of it"
+                    );
+                    return Err(TooSlow);
+                }
+            }
+        }
+    }
+
     /// The next piece of the file; `None` when there is no more.
-    pub async fn next(&mut self) -> Option<Vec<u8>> {
+    async fn next(&mut self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         match self.stage {
             Stage::Begin => {
@@ -353,8 +400,10 @@ impl Drop for Capture {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::{Mutex, PoisonError};
 
+    use futures_util::StreamExt;
     use masq_driver::Reply;
     use masq_wire::IcrcVerdict;
     use masq_wire::ip::Datagram;
@@ -451,10 +500,11 @@ mod tests {
         all
     }
 
-    async fn whole(mut capture: Capture) -> Vec<(u32, Vec<u8>)> {
+    async fn whole(capture: Capture) -> Vec<(u32, Vec<u8>)> {
+        let mut pieces = pin!(capture.pieces());
         let mut file = Vec::new();
-        while let Some(piece) = capture.next().await {
-            file.extend(piece);
+        while let Some(piece) = pieces.next().await {
+            file.extend(piece.unwrap());
         }
         blocks(&file)
     }
@@ -551,16 +601,45 @@ mod tests {
         assert!(!w.rnic.has_tap());
     }
 
+    /// Also while there is nothing to send it.
     #[tokio::test]
     async fn a_client_that_goes_away_ends_it() {
         let w = World::new();
-        let mut capture = w.capture(None, LONG, 65_535).await;
-        capture.next().await.unwrap();
+        let mut pieces = Box::pin(w.capture(None, LONG, 65_535).await.pieces());
+        pieces.next().await.unwrap().unwrap();
         assert!(w.rnic.has_tap());
-        drop(capture);
+        drop(pieces);
         while w.rnic.has_tap() {
             tokio::task::yield_now().await;
         }
         assert_eq!(w.slots.available_permits(), 1);
+    }
+
+    /// It keeps its connection, and nothing else.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_too_little_loses_it() {
+        let w = World::new();
+        let mut pieces = pin!(w.capture(None, LONG, 65_535).await.pieces());
+        // As long as there is nothing to take, nobody is slow.
+        pieces.next().await.unwrap().unwrap();
+        tokio::time::sleep(2 * PIECE_PATIENCE).await;
+        for _ in 0..2 {
+            w.rnic.show(&packet(&[1; 20], true));
+            // The second one finds the first still there.
+            tokio::time::sleep(PIECE_PATIENCE / 2).await;
+        }
+        assert!(w.rnic.has_tap() && w.slots.available_permits() == 0);
+        pieces.next().await.unwrap().unwrap();
+        w.rnic.show(&packet(&[1; 20], true));
+        tokio::time::sleep(PIECE_PATIENCE * 3 / 4).await;
+        assert!(w.rnic.has_tap(), "what was taken in time counts");
+        tokio::time::sleep(PIECE_PATIENCE / 2).await;
+        while w.rnic.has_tap() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(w.slots.available_permits(), 1);
+        pieces.next().await.unwrap().unwrap();
+        assert!(pieces.next().await.unwrap().is_err(), "it does not look like the file's end");
+        assert!(pieces.next().await.is_none());
     }
 }

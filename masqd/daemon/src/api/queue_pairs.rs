@@ -10,7 +10,6 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
 use masq_driver::DriverError;
 use masq_model::api::QueuePair;
 use serde::Deserialize;
@@ -106,11 +105,7 @@ pub async fn capture(
     let started = Capture::start(target, wanted, api.ending.clone(), permit).await;
     let capture = started.map_err(|e| refused(&vnic, qpn, &e))?;
     info!(%who, vnic, qpn = format_args!("{qpn:#x}"), seconds, "a queue pair's packets are captured");
-    let pieces = stream::unfold(capture, async |mut capture| {
-        let piece = capture.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(piece), capture))
-    });
-    Ok(([(CONTENT_TYPE, CAPTURE_TYPE)], Body::from_stream(pieces)).into_response())
+    Ok(([(CONTENT_TYPE, CAPTURE_TYPE)], Body::from_stream(capture.pieces())).into_response())
 }
 
 fn within(name: &str, value: u32, least: u32, most: u32) -> Result<u32, Refused> {
