@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bench_record::Res;
 use masq_driver::*;
 use masq_rnic::{Rnic, RnicConfig, limits};
 use masq_types::{Features, Gid, Mtu, Psn, Qpn, WireQpn};
@@ -14,7 +15,6 @@ use vrdma_abi::ring::{CQE_BYTES, ring_pages};
 use crate::latency::Times;
 use crate::objects::vni;
 use crate::verbs::{ENTRIES, GIB, INLINE, SGES, rq_shift, sq_shift};
-use crate::world::Res;
 
 const VNIC: VnicId = VnicId(1);
 /// Sparse: next to nothing of it is touched.

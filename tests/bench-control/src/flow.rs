@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bench_record::Res;
 use guest_sim::suite::{Conn, Setup, Side};
 use guest_sim::verbs::{ConnectAttr, Mr, Qp, QpCaps, wr};
 use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS};
 use vrdma_rings::SendRequest;
 
-use crate::world::{Res, World};
+use crate::world::World;
 
 const MESSAGE: usize = 64 << 10;
 /// The writes walk through this much memory.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::ControlError;
 use vrdma_abi::control::*;
 
 use crate::driver;
-use crate::record::{Record, Samples};
 use crate::verbs::{GIB, Opened, Verbs, timed};
-use crate::world::{Res, World};
+use crate::world::World;
 
 /// The times of each verb.
 pub type Times = BTreeMap<&'static str, Samples>;

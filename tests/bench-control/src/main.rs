@@ -8,7 +8,6 @@ mod latency;
 mod objects;
 mod placement;
 mod rates;
-mod record;
 mod reevaluation;
 mod revocation;
 mod rules;
@@ -19,13 +18,13 @@ mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bench_record::{Record, Res, report};
 use clap::{Parser, ValueEnum};
 
 use placement::on_one_cpu;
-use record::Record;
-use world::{Res, World};
+use world::World;
 
 /// Measures the control plane of masqd: pure decisions, and masqd with simulated guests.
 #[derive(Parser)]
@@ -64,33 +63,7 @@ enum Part {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let mut records = Vec::new();
-    let mut failed = false;
-    for part in Part::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(part) {
-            continue;
-        }
-        let start = Instant::now();
-        match measure(*part, &args) {
-            Ok(more) => {
-                more.iter().for_each(|record| println!("{record}"));
-                records.extend(more);
-            }
-            Err(e) => {
-                eprintln!("bench-control: {part:?}: {e}");
-                failed = true;
-            }
-        }
-        println!("-- {part:?}: {:.0} s", start.elapsed().as_secs_f64());
-    }
-    if let Some(file) = args.json {
-        let text = serde_json::to_string_pretty(&records).expect("records are plain data");
-        if let Err(e) = std::fs::write(&file, text + "\n") {
-            eprintln!("bench-control: {}: {e}", file.display());
-            failed = true;
-        }
-    }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    report("bench-control", &args.only, args.json.as_deref(), |part| measure(*part, &args))
 }
 
 fn measure(part: Part, args: &Args) -> Res<Vec<Record>> {

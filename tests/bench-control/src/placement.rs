@@ -1,9 +1,8 @@
 //! Where threads run. A command wakes three threads, and to wake one on another CPU, which may be idle, takes a VM several times as
 //! long as all that the command does. Where the scheduler puts them is not what a comparison is about.
 
+use bench_record::Res;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use crate::world::Res;
 
 /// Does something on one CPU: this program's threads and the programs that it starts stay there.
 pub fn on_one_cpu<T: Send>(what: impl FnOnce() -> Res<T> + Send) -> Res<T> {

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Res, Samples};
 use masq_model::api::Traffic;
 use masq_model::{Key, Kind, Object};
 use serde_json::{Value, json};
 
 use crate::flow::Flow;
 use crate::objects;
-use crate::record::{Record, Samples};
-use crate::world::{Res, World, name};
+use crate::world::{World, name};
 
 /// Mbit/s.
 const RATES: [u64; 6] = [50, 100, 500, 1000, 2000, 5000];

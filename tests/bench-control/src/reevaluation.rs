@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Samples};
 use masq_control::Directory;
 use masq_control::store::{Batch, Change};
 use masq_driver::QpHandle;
@@ -13,7 +14,6 @@ use masq_policy::rules::Transport;
 use masq_types::{Gid, PathId, WireQpn};
 
 use crate::objects::{CLIENTS, FEW, SERVERS, address, endpoint, network, rule, rules, snapshot, vni, vnic};
-use crate::record::{Record, Samples};
 
 const RULES: u32 = 10_000;
 const CLIENTS_COUNT: u32 = 10_000;

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::ControlError;
 use masq_model::{Action, Direction, Object};
 use vrdma_abi::control::{QP_STATE_ERR, QP_STATE_RTS};
 
 use crate::flow::Flow;
 use crate::objects::{SERVERS, rule};
-use crate::record::{Record, Samples};
 use crate::verbs::{BareQp, Verbs};
-use crate::world::{Res, World};
+use crate::world::World;
 
 /// A sender that does not care gets this long to write all the same.
 const AFTERMATH: Duration = Duration::from_secs(5);

@@ -3,13 +3,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use bench_record::{Record, Samples};
 use masq_control::Directory;
 use masq_model::Object;
 use masq_policy::rules::Transport;
 use masq_types::Gid;
 
 use crate::objects::{CLIENTS, SERVERS, address, network, rules, snapshot, vni, vnic};
-use crate::record::{Record, Samples};
 
 const PEERS: u32 = 1000;
 /// Verdicts between two looks at the clock.

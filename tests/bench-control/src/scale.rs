@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Samples};
 use masq_control::Directory;
 use masq_control::store::{Batch, Change};
 use masq_model::{DesiredState, Edit, Host, Object, Vnic};
 
 use crate::objects::{CLIENTS, FEW, endpoint, network, snapshot, vnic};
-use crate::record::{Record, Samples};
 
 const COUNTS: [u32; 2] = [500, 50_000];
 /// How much longer a change may take among a hundred times as many vNICs: look-ups in trees and caches that miss.

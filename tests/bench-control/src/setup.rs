@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::ControlError;
 use masq_model::Object;
 use vrdma_abi::control::OP_DESTROY_QP;
 
 use crate::objects;
-use crate::record::{Record, Samples};
 use crate::verbs::{Opened, Verbs};
-use crate::world::{Res, World};
+use crate::world::World;
 
 /// What rules and tracking may add to a set-up.
 const BAR: f64 = 1.11;

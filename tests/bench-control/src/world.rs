@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bench_record::Res;
 use guest_sim::verbs::Guest;
 use guest_sim::{Cluster, Layout};
 use masq_model::api::{ItemStatus, RealisedState};
@@ -15,9 +16,6 @@ use masq_model::{Host, Key, Kind, Object};
 use serde_json::{Value, json};
 
 use crate::objects;
-
-/// What a measurement gives, or why it has failed.
-pub type Res<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The most changes in one transaction: etcd takes requests of 1.5 MiB.
 const PER_TRANSACTION: usize = 2000;

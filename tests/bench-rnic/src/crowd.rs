@@ -1,12 +1,12 @@
 //! Thousands of connected queue pairs, a hundredth of which do something: beside a hundred that all do.
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Pair, Placement};
 use vrdma_abi::ring::SEND_OP_RDMA_WRITE;
 
+use crate::Effort;
 use crate::masqd::{ENGINE, private_bytes};
-use crate::record::{Record, Samples};
 use crate::stream::{KIB, Load, MTU_4096, Streams, scope, world};
-use crate::{Effort, Res};
 
 const CROWD: usize = 10_000;
 const ACTIVE: usize = 100;
@@ -53,10 +53,10 @@ fn crowd(effort: &Effort, placement: Placement) -> Res<Vec<Record>> {
         |((name, _, unit, _), [among, alone]): (&(&str, usize, &'static str, f64), &[Samples; 2])| {
             let name = format!("{name}_of_{ACTIVE}_among_{count}_qps");
             let peer = format!("{ACTIVE} queue pairs in all");
-            Record::new(name, scope(placement), among, unit, ENGINE).beside(peer, alone).at_least(BAR)
+            Record::new(name, scope(placement), among, unit).of(ENGINE).beside(peer, alone).at_least(BAR)
         };
     let mut records: Vec<Record> = rows.iter().zip(&samples).map(record).collect();
     let each = Samples::one(each);
-    records.push(Record::new("masqd_memory_per_qp", scope(placement), &each, "bytes", "masqd, RssAnon"));
+    records.push(Record::new("masqd_memory_per_qp", scope(placement), &each, "bytes").of("masqd, RssAnon"));
     Ok(records)
 }

@@ -4,13 +4,13 @@
 use std::process::Command;
 use std::time::Duration;
 
+use bench_record::{Record, Res, Samples, jain};
 use guest_sim::suite::{Pair, Placement, World};
 
+use crate::Effort;
 use crate::masqd::ENGINE;
 use crate::mice::Mouse;
-use crate::record::{Record, Samples, jain};
 use crate::stream::{KIB, Load, MTU_4096, Streams, world};
-use crate::{Effort, Res};
 
 /// Bits per second of the link, and the name that `tc` has for them. Its queue holds 10 ms.
 const LINKS: [(f64, &str); 2] = [(200e6, "200mbit"), (1e9, "1gbit")];
@@ -66,7 +66,7 @@ fn shares(effort: &Effort, worlds: [&World; 2], rate: f64, scope: &str) -> Res<V
         let [fair, unfair] = fairness;
         let [used, used_without] = used;
         let record =
-            |name: &str, samples| Record::new(format!("{flows}_flows_{name}"), scope, samples, "", ENGINE);
+            |name: &str, samples| Record::new(format!("{flows}_flows_{name}"), scope, samples, "").of(ENGINE);
         records.push(record("jain", &fair).at_least(FAIRNESS));
         records.push(record("utilisation", &used).at_least(USE));
         records.push(record("jain_without_control", &unfair));
@@ -97,7 +97,8 @@ fn mice(effort: &Effort, worlds: [&World; 2], scope: &str) -> Res<Vec<Record>> {
     let [with, without] = [0, 1].map(|k| latencies[k]);
     let record = |(k, percent): (usize, &str)| {
         let name = format!("write_lat_2B_{percent}_beside_{ELEPHANTS}_streams");
-        Record::new(name, scope, &Samples::one(with[k]), "us", ENGINE)
+        Record::new(name, scope, &Samples::one(with[k]), "us")
+            .of(ENGINE)
             .beside("--congestion none", &Samples::one(without[k]))
     };
     Ok(["p50", "p99"].into_iter().enumerate().map(record).collect())

@@ -1,12 +1,12 @@
 //! Many flows at the same time share what one flow has (FreeFlow, NSDI '19, §5.1.3).
 
+use bench_record::{Record, Res, Samples, jain};
 use guest_sim::suite::World;
 use guest_sim::suite::{Pair, Placement};
 
+use crate::Effort;
 use crate::masqd::ENGINE;
-use crate::record::{Record, Samples, jain};
 use crate::stream::{KIB, Load, MTU_4096, Streams, scope, world};
-use crate::{Effort, Res};
 
 const FLOWS: usize = 512;
 /// Messages of 64 KiB that each of them has on its way.
@@ -42,9 +42,10 @@ fn flows(effort: &Effort, world: &World, placement: Placement) -> Res<Vec<Record
     pair.close()?;
     let name = format!("{FLOWS}_flows");
     Ok(vec![
-        Record::new(format!("{name}_write_bw_64KiB"), scope(placement), &all, "MB/s", ENGINE)
+        Record::new(format!("{name}_write_bw_64KiB"), scope(placement), &all, "MB/s")
+            .of(ENGINE)
             .beside("one flow", &one)
             .at_least(BAR),
-        Record::new(format!("{name}_jain"), scope(placement), &fairness, "", ENGINE).at_least(FAIRNESS),
+        Record::new(format!("{name}_jain"), scope(placement), &fairness, "").of(ENGINE).at_least(FAIRNESS),
     ])
 }

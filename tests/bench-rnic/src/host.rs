@@ -1,13 +1,13 @@
 //! One host: from memory to memory, beside memcpy.
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Pair, Placement};
 use vrdma_abi::ring::{SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE};
 
+use crate::Effort;
 use crate::masqd::ENGINE;
 use crate::memcpy::Memcpy;
-use crate::record::{Record, Samples};
 use crate::stream::{KIB, Load, MIB, MTU_4096, Streams, scope, short_writes, world};
-use crate::{Effort, Res};
 
 /// The least share of memcpy's speed.
 const BAR: f64 = 0.7;
@@ -33,7 +33,8 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         }
     }
     let record = |((name, ..), [ours, peer]): (&(&str, u8, usize), &[Samples; 2])| {
-        Record::new(*name, scope(pair.placement), ours, "MB/s", ENGINE)
+        Record::new(*name, scope(pair.placement), ours, "MB/s")
+            .of(ENGINE)
             .beside("memcpy of 64 KiB pieces walking 64 MiB", peer)
             .at_least(BAR)
     };

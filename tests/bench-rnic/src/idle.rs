@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Pair, Placement};
 
+use crate::Effort;
 use crate::masqd::cpu;
-use crate::record::{Record, Samples};
 use crate::stream::{KIB, Load, MTU_4096, Streams, world};
-use crate::{Effort, Res};
 
 /// Connections; each has both ends on the host.
 const CONNECTIONS: usize = 500;
@@ -33,7 +33,7 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     }
     let scope = format!("one host, {} idle queue pairs", 2 * CONNECTIONS);
     Ok(vec![
-        Record::new("idle_cpu", &scope, &all, "% of CPU", "masqd, all threads").at_most(BAR),
-        Record::new("idle_cpu_engine", &scope, &engines, "% of CPU", "masqd, engine threads").at_most(BAR),
+        Record::new("idle_cpu", &scope, &all, "% of CPU").of("masqd, all threads").at_most(BAR),
+        Record::new("idle_cpu_engine", &scope, &engines, "% of CPU").of("masqd, engine threads").at_most(BAR),
     ])
 }

@@ -1,12 +1,12 @@
 //! Lost packets: masqd drops some of those that it receives, one by one, after the kernel has taken trains apart. Both hosts do, so
 //! that acknowledgements are lost as well.
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Pair, Placement};
 
+use crate::Effort;
 use crate::masqd::ENGINE;
-use crate::record::{Record, Samples};
 use crate::stream::{Load, MIB, MTU_4096, Streams, world};
-use crate::{Effort, Res};
 
 /// Loss, and the least share of the speed without loss.
 const LOSSES: [(&str, &str, f64); 2] =
@@ -32,7 +32,8 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     }
     let [lossless, lossy @ ..] = samples;
     let record = |((loss, _, bar), ours): (&(&str, &str, f64), &Samples)| {
-        Record::new("write_bw_1MiB_with_loss", format!("two namespaces, {loss} lost"), ours, "MB/s", ENGINE)
+        Record::new("write_bw_1MiB_with_loss", format!("two namespaces, {loss} lost"), ours, "MB/s")
+            .of(ENGINE)
             .beside("no loss", &lossless)
             .at_least(*bar)
     };

@@ -13,25 +13,21 @@ mod loss;
 mod masqd;
 mod memcpy;
 mod mice;
-mod record;
 mod stream;
 mod tcp;
 mod underlay;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bench_record::{Record, Res, report};
 use clap::{Parser, ValueEnum};
 
 use inside::count::Case;
-use record::Record;
 
 #[global_allocator]
 static ALLOCATOR: inside::allocated::Counting = inside::allocated::Counting;
-
-/// What a measurement gives, or why it has failed.
-type Res<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Measures the software RNIC: in masqd through simulated guests, and in this process.
 #[derive(Parser)]
@@ -134,35 +130,5 @@ fn main() -> ExitCode {
     }
     let programs = args.programs.unwrap_or_else(guest_sim::suite::programs);
     let effort = Effort { programs, quick: args.quick };
-    let mut records = Vec::new();
-    let mut failed = false;
-    for part in Part::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(part) {
-            continue;
-        }
-        let name = part.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
-        let command = format!("tests/sim/bench-rnic --only {name}");
-        let start = Instant::now();
-        match measure(*part, &effort) {
-            Ok(more) => {
-                for record in more {
-                    println!("{record}");
-                    records.push(record.by(&command));
-                }
-            }
-            Err(e) => {
-                eprintln!("bench-rnic: {name}: {e}");
-                failed = true;
-            }
-        }
-        println!("-- {name}: {:.0} s", start.elapsed().as_secs_f64());
-    }
-    if let Some(file) = args.json {
-        let text = serde_json::to_string_pretty(&records).expect("records are plain data");
-        if let Err(e) = std::fs::write(&file, text + "\n") {
-            eprintln!("bench-rnic: {}: {e}", file.display());
-            failed = true;
-        }
-    }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    report("bench-rnic", &args.only, args.json.as_deref(), |part| measure(*part, &effort))
 }

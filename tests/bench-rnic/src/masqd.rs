@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use bench_record::Res;
 use guest_sim::Cluster;
-
-use crate::Res;
 
 /// What is measured, in records of what guests see of a masqd, or of two.
 pub const ENGINE: &str = "masqd, as guests see it";

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Conn, Pair, Placement, Setup, World, assert_status};
 use guest_sim::verbs::{ConnectAttr, Mr, QpCaps, wr};
 use vrdma_abi::ring::*;
 
+use crate::Effort;
 use crate::masqd::ENGINE;
-use crate::record::{Record, Samples};
 use crate::stream::{MTU_4096, scope, world};
-use crate::{Effort, Res};
 
 /// The elephant is this long: so many pieces, each in the same memory.
 const PIECES: usize = 16;
@@ -53,11 +53,12 @@ fn mice(effort: &Effort, world: &World, placement: Placement) -> Res<Vec<Record>
     for (k, percent) in ["p50", "p99"].iter().enumerate() {
         let name = format!("write_lat_2B_{percent}_beside_1GiB");
         records.push(
-            Record::new(name, scope(placement), &beside[k], "us", ENGINE)
+            Record::new(name, scope(placement), &beside[k], "us")
+                .of(ENGINE)
                 .beside("no other message", &alone[k]),
         );
     }
-    records.push(Record::new("send_bw_1GiB_beside_mice", scope(placement), &speed, "MB/s", ENGINE));
+    records.push(Record::new("send_bw_1GiB_beside_mice", scope(placement), &speed, "MB/s").of(ENGINE));
     Ok(records)
 }
 

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Conn, Pair, Placement, Setup, World, assert_status, layout};
 use guest_sim::verbs::{ConnectAttr, Cq, Mr, QpCaps, wr};
 use guest_sim::{Cluster, Layout};
 use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS};
 
+use crate::Effort;
 use crate::masqd::ENGINE;
-use crate::record::{Record, Samples};
-use crate::{Effort, Res};
 
 /// Bytes of a KiB.
 pub const KIB: usize = 1 << 10;
@@ -183,7 +183,7 @@ pub fn short_writes(streams: &Streams, effort: &Effort, scope: &str) -> Res<Reco
     for _ in 0..effort.runs() {
         rate.push(streams.run(1, load, effort.run())?.rate() / 1e3);
     }
-    Ok(Record::new("write_rate_8B", scope, &rate, "k/s", ENGINE))
+    Ok(Record::new("write_rate_8B", scope, &rate, "k/s").of(ENGINE))
 }
 
 struct Flight {

@@ -1,12 +1,12 @@
 //! Two network namespaces, joined by a veth pair: beside TCP on the same pair.
 
+use bench_record::{Record, Res, Samples};
 use guest_sim::suite::{Pair, Placement};
 use vrdma_abi::ring::{SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE};
 
+use crate::Effort;
 use crate::masqd::ENGINE;
-use crate::record::{Record, Samples};
 use crate::stream::{KIB, Load, MIB, MTU_1024, MTU_4096, Streams, short_writes, tcp, world};
-use crate::{Effort, Res};
 
 /// MTU of the link, path MTU, and the least share of TCP's speed that writes of 1 MiB reach.
 const LINKS: [(u32, u8, f64); 2] = [(9000, MTU_4096, 1.0), (1500, MTU_1024, 0.8)];
@@ -42,7 +42,8 @@ fn over(effort: &Effort, (link_mtu, path_mtu, bar): (u32, u8, f64)) -> Res<Vec<R
     }
     let scope = format!("two namespaces, MTU {link_mtu}");
     let record = |((name, _, _, bar), ours): (&(&str, u8, usize, Option<f64>), &Samples)| {
-        let record = Record::new(*name, &scope, ours, "MB/s", ENGINE).beside("iperf3 TCP, same veth", &peer);
+        let record =
+            Record::new(*name, &scope, ours, "MB/s").of(ENGINE).beside("iperf3 TCP, same veth", &peer);
         match bar {
             Some(bar) => record.at_least(*bar),
             None => record,

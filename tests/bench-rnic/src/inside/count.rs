@@ -6,13 +6,13 @@
 
 use std::process::{Command, Stdio};
 
+use bench_record::{Record, Res, Samples, exponent};
 use clap::ValueEnum;
 
 use super::packet::Floor;
 use super::rig::{Plan, Rig};
-use crate::record::{Record, Samples, exponent};
+use crate::Effort;
 use crate::stream::MIB;
-use crate::{Effort, Res};
 
 /// Something to count, of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,20 +81,21 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         let scope = format!("{scope}, {least} to {most}: {at_least:.0} to {at_most:.0}");
         let exponent = Samples::one(exponent(&points));
         let name = format!("instructions_exponent_{what}");
-        let record = Record::new(name, scope, &exponent, "", PROCESS);
+        let record = Record::new(name, scope, &exponent, "").of(PROCESS);
         records.push(match bar {
             Some(bar) => record.at_most(bar),
             None => record,
         });
     }
     let operation = Samples::one(count(Case::Qps, 1)?);
-    records.push(Record::new("instructions_write_8B", "one host", &operation, "", PROCESS));
+    records.push(Record::new("instructions_write_8B", "one host", &operation, "").of(PROCESS));
     let floor = Samples::one(count(Case::Floor, 64)?);
     for (scope, case) in [("sending", Case::BytesSending), ("receiving", Case::BytesReceiving)] {
         let packets = (1 << 20) as f64 / 4096.0;
         let each = Samples::one(count(case, 1 << 20)? / packets);
         records.push(
-            Record::new("instructions_packet_4KiB", scope, &each, "", PROCESS)
+            Record::new("instructions_packet_4KiB", scope, &each, "")
+                .of(PROCESS)
                 .beside("crc32fast and memcpy of 4 KiB", &floor),
         );
     }

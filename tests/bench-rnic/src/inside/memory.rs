@@ -1,10 +1,11 @@
 //! Memory of the RNIC for each queue pair, beside the rings, which are the guest's: what is allocated in this process by
 //! creating, connecting and using many of them. Pages of rings are listed there, and counted.
 
+use bench_record::{Record, Res, Samples};
+
 use super::allocated;
 use super::rig::{Plan, Rig};
-use crate::record::{Record, Samples};
-use crate::{Effort, Res};
+use crate::Effort;
 
 /// The most, in bytes.
 const BAR: f64 = 4096.0;
@@ -38,7 +39,7 @@ fn of(remote: bool, count: usize) -> Vec<Record> {
     let scope = if remote { "two hosts" } else { "one host" };
     let record = |name: &str, after: u64| {
         let each = Samples::one(after.saturating_sub(before) as f64 / ends);
-        Record::new(name, format!("{scope}, {count} connections"), &each, "bytes", PROCESS).at_most(BAR)
+        Record::new(name, format!("{scope}, {count} connections"), &each, "bytes").of(PROCESS).at_most(BAR)
     };
     vec![record("memory_per_qp_connected", connected), record("memory_per_qp_used", used)]
 }

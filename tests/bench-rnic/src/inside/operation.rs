@@ -1,9 +1,10 @@
 //! What an engine takes for a write of eight bytes.
 
+use bench_record::{Record, Res, Samples};
+
 use super::allocated;
 use super::rig::{Plan, Rig};
-use crate::record::{Record, Samples};
-use crate::{Effort, Res};
+use crate::Effort;
 
 const LEN: usize = 8;
 /// The most for a write on one host, in nanoseconds.
@@ -22,7 +23,7 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     };
     let mut local = Rig::new(Plan::default());
     let mut remote = Rig::new(Plan { remote: true, ..Plan::default() });
-    let record = |name, scope, samples: &Samples| Record::new(name, scope, samples, "ns", PROCESS);
+    let record = |name, scope, samples: &Samples| Record::new(name, scope, samples, "ns").of(PROCESS);
     let mut records = vec![
         record("engine_time_write_8B", "one host, 32 posted at once", &time(&mut local, 0, 32)).at_most(BAR),
         record("engine_time_write_8B", "one host, one after another", &time(&mut local, 0, 1)),
@@ -35,7 +36,7 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         rig.write(count, LEN, 32);
         let each = Samples::one((allocated::calls() - before) as f64 / count as f64);
         let scope = format!("{scope}, write of 8 B");
-        records.push(Record::new("allocations_per_operation", scope, &each, "", PROCESS).at_most(0.0));
+        records.push(Record::new("allocations_per_operation", scope, &each, "").of(PROCESS).at_most(0.0));
     }
     Ok(records)
 }

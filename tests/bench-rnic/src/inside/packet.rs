@@ -4,9 +4,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use bench_record::{Record, Res, Samples};
+
 use super::rig::{Plan, Rig};
-use crate::record::{Record, Samples};
-use crate::{Effort, Res};
+use crate::Effort;
 
 /// Bytes of a packet's payload.
 const PAYLOAD: usize = 4096;
@@ -40,7 +41,8 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         peer.push(times.median());
     }
     let record = |(scope, ours)| {
-        Record::new("packet_4KiB", scope, ours, "ns", PROCESS)
+        Record::new("packet_4KiB", scope, ours, "ns")
+            .of(PROCESS)
             .beside("crc32fast and memcpy of 4 KiB", &peer)
             .at_most(BAR)
     };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bench_record::Samples;
 use masq_driver::{Access, QpInit};
 use masq_rnic::transport::Time;
 use masq_rnic::{Engine, RnicConfig};
@@ -13,7 +14,6 @@ use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS, ring_pages};
 
 use super::fabric::Fabric;
 use super::guests::{Guest, Mr, Net, Options, PAGE, TestCq, TestQp, all_access, connect, request, sge, to};
-use crate::record::Samples;
 
 /// Requests that a send queue of these guests holds.
 pub const RING: usize = 64;
