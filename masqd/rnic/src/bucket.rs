@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use masq_driver::Rate;
 
-use crate::transport::Time;
+use crate::transport::{TRAIN, Time};
 
 /// Tokens are bytes. They come in at a rate and are kept up to a burst; over any time `t`, at most
 /// `rate · t + burst` bytes are [charged](TokenBucket::charge) by who asks first how many are [available](TokenBucket::available). Nothing is rounded away: what has come in is counted in units of
@@ -19,9 +19,6 @@ pub struct TokenBucket {
 }
 
 const UNITS_PER_BYTE: u128 = 8 * 1_000_000_000;
-
-/// Who has waited gets about as much at once as comes in meanwhile: fewer sleeps, and longer trains.
-pub const WAIT: Duration = Duration::from_millis(1);
 
 impl TokenBucket {
     /// A full bucket. `rate` has been checked ([`Rate::check`]).
@@ -49,9 +46,9 @@ impl TokenBucket {
         self.level = self.level.saturating_sub(u128::from(bytes) * UNITS_PER_BYTE);
     }
 
-    /// When it is worth to try again for who has not got `bytes`: they are there then, and more if that is not long after.
+    /// When it is worth to try again for who has not got `bytes`: they are there then, and a whole [`TRAIN`], as far as half of the burst allows.
     pub fn worth_trying(&self, bytes: u64) -> Time {
-        let worth = u128::from(self.rate.bits_per_sec) * WAIT.as_nanos();
+        let worth = u128::from(self.rate.bits_per_sec) * TRAIN.as_nanos();
         let wanted = worth.min(capacity(self.rate) / 2).max(u128::from(bytes) * UNITS_PER_BYTE);
         let missing = wanted.min(capacity(self.rate)).saturating_sub(self.level);
         let nanos = missing.div_ceil(u128::from(self.rate.bits_per_sec.max(1)));

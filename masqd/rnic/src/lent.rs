@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use masq_driver::Rate;
 
-use crate::bucket::{TokenBucket, WAIT};
-use crate::transport::Time;
+use crate::bucket::TokenBucket;
+use crate::transport::{TRAIN, Time};
 
 /// The rate of a class: an engine's own bucket, or tokens that it borrows from one that all engines of the RNIC share.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Borrowed {
 
     fn worth_trying(&self, now: Time, bytes: u64) -> Time {
         let rate = self.lender.rate();
-        let worth = u128::from(rate.bits_per_sec) * WAIT.as_nanos() / (8 * 1_000_000_000);
+        let worth = u128::from(rate.bits_per_sec) * TRAIN.as_nanos() / (8 * 1_000_000_000);
         let worth = u64::try_from(worth).unwrap_or(u64::MAX).min(self.quantum());
         let missing = worth.max(bytes).saturating_sub(self.level_bytes);
         // Others may be quicker, and then it is tried again: not at once.

@@ -130,6 +130,46 @@ fn a_rate_is_kept_on_both_paths() {
     }
 }
 
+/// Once the burst is used up, what is limited leaves in trains of a millisecond, as what a queue pair's pacer holds back does; whether the rate is the
+/// vNIC's or its class's.
+#[test]
+fn a_rate_is_sent_in_trains() {
+    for (remote, by_class, mbits) in
+        [(false, false, 200), (false, true, 1000), (true, false, 200), (true, false, 1000), (true, true, 200)]
+    {
+        let mut net = net(remote);
+        let mut f = Flow::new(&mut net, 1, remote, Options { mtu: Mtu::B4096, ..Options::default() });
+        let limited = Rate::with_default_burst(mbits * MBIT);
+        if by_class {
+            net.execute(0, Command::SetClassRate { class: 0, rate: Some(limited) }).unwrap();
+        } else {
+            limit(&mut net, &f.a, Limits { rate: Some(limited), ..Limits::default() });
+        }
+        f.run(&mut net, 100, SEND_OP_RDMA_WRITE, 1 << 20);
+        let mut last = (net.now, counters(&mut net, &f.a).tx_ip_bytes);
+        let mut trains = Vec::new();
+        net.run_until(100, |net| {
+            f.feed(SEND_OP_RDMA_WRITE, 1 << 20);
+            let sent = counters(net, &f.a).tx_ip_bytes - last.1;
+            if sent > 0 {
+                match trains.last_mut() {
+                    Some(train) if net.now - last.0 < MS / 5 => *train += sent,
+                    _ => trains.push(sent),
+                }
+                last = (net.now, last.1 + sent);
+            }
+            false
+        });
+        // The first may have begun before.
+        trains.remove(0);
+        let worth = mbits * MBIT / 8000;
+        let what = format!("remote {remote}, by class {by_class}, {mbits} Mbit/s: {trains:?}");
+        // A packet more or less; and what comes in while a train leaves.
+        assert!(trains.iter().all(|n| (worth * 3 / 4 - 4200..worth * 5 / 4 + 4200).contains(n)), "{what}");
+        assert!((80..=125).contains(&trains.len()), "{} trains; {what}", trains.len());
+    }
+}
+
 /// What is held back has not been sent: no timer runs for it, even when the shortest timeout is a fraction of the wait.
 #[test]
 fn no_timeout_counts_what_is_held_back() {

@@ -63,7 +63,7 @@ use requester::{Requester, flush_send};
 use responder::{Responder, flush_recv};
 
 pub use attributes::Attributes;
-pub use congestion::{Congestion, CongestionState};
+pub use congestion::{Congestion, CongestionState, TRAIN};
 pub use counters::Counters;
 pub use describe::LastError;
 pub use env::{

@@ -53,6 +53,10 @@ impl FromStr for Congestion {
     }
 }
 
+/// Whatever is sent at a rate, a queue pair's or a vNIC's, leaves in trains of about as much as the rate brings in this time, and at least a packet: a
+/// queue of the rate's own bottleneck is never longer because of one sender, and a train is still worth its wake-up and its system call.
+pub const TRAIN: Duration = Duration::from_millis(1);
+
 /// No flow is ever made slower, in bits per second: a peer that reports congestion without end makes a flow slow, and does not stop it. The
 /// largest packet takes 34 ms then.
 pub(super) const MIN_RATE: u64 = 1_000_000;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::nanos_at;
+use super::{TRAIN, nanos_at};
 use crate::transport::time::Time;
 
 /// Ask [`Pacer::admits`] before each packet, tell [`Pacer::sent`] after it.
@@ -13,10 +13,6 @@ pub(super) struct Pacer {
     /// Something waits until all is paid.
     held: bool,
 }
-
-/// What is sent at once is about as much as the rate brings in this time, and at least one packet: a queue of the rate's own bottleneck is never
-/// longer because of one flow, and a train is still worth its system call.
-const TRAIN: Duration = Duration::from_millis(1);
 
 /// Who comes late sends what it has missed, as far as that is not longer ago: threads are not punctual.
 const CATCH_UP: Duration = Duration::from_millis(1);
