@@ -15,6 +15,7 @@ use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
     AtomicOp, Cause, Completion, Env, Failure, KeyChange, KeyFault, LocalAccess, MemoryFault, QpCore,
     QpEvent, RecvWork, RemoteAccess, RemoteRange, Room, SendWork, Sge, Status, Time, WorkQueue,
+    judge_send_with,
 };
 
 /// Implements [`Env`] over a guest.
@@ -100,6 +101,35 @@ impl QpEnv<'_> {
         if !self.cqs.push(cq, self.memory, cqe) {
             self.io.lost_completion = true;
         }
+    }
+
+    /// Makes sure that the queue pair holds a send, if it has one. Returns whether it does.
+    pub(crate) fn hold_send(&mut self) -> bool {
+        let QpIo { sq, held_send, broken, .. } = &mut *self.io;
+        // What another engine works on is held.
+        if !held_send.present
+            && let Some(sq) = sq
+        {
+            held_send.present = sq.take(self.memory, &mut held_send.work).unwrap_or_else(|_| {
+                *broken = true;
+                false
+            });
+        }
+        held_send.present
+    }
+
+    /// Judges the send that the queue pair holds, as [`judge_send`](crate::transport::judge_send).
+    pub(crate) fn judge_held_send(&self, core: &QpCore) -> Result<u32, Failure> {
+        judge_send_with(&self.io.held_send.work, core.attributes(), core.config(), |sges, access| {
+            self.check_sges(sges, access)
+        })
+    }
+
+    fn check_sges(&self, sges: &[Sge], access: LocalAccess) -> Result<(), MemoryFault> {
+        let need = local_need(access);
+        sges.iter().filter(|s| s.length > 0).try_for_each(|sge| {
+            self.keys.resolve(self.io.accessor, sge.lkey.0, sge.addr, sge.length.into(), need).map(drop)
+        })
     }
 
     /// Makes sure that the queue pair holds a receive, and gives it, or what is wrong with it; `None` when it has none.
@@ -245,16 +275,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn check_local(&mut self, sges: &[Sge], access: LocalAccess) -> Result<(), MemoryFault> {
-        for sge in sges.iter().filter(|s| s.length > 0) {
-            self.keys.resolve(
-                self.io.accessor,
-                sge.lkey.0,
-                sge.addr,
-                sge.length.into(),
-                local_need(access),
-            )?;
-        }
-        Ok(())
+        self.check_sges(sges, access)
     }
 
     fn gather(

@@ -328,14 +328,17 @@ fn write(world: &mut World, peer: QpKey, ask: &Ask, data: Data<'_>, room: usize)
     }
     let with_imm = ask.op.has_imm();
     let (offset, bytes, last) = ask.piece(room);
-    if with_imm && last {
+    let pair = if with_imm && last {
         match receive(world, peer) {
             None => return Answer::NotReady,
             Some(Err(answer)) => return answer,
             Some(Ok(())) => {}
         }
-    }
-    let Some(pair) = Pair::of(world, data, peer) else { return Answer::NotReady };
+        Pair::of(world, data, peer)
+    } else {
+        Some(pair)
+    };
+    let Some(pair) = pair else { return Answer::NotReady };
     let copied = match pair.named_spans(Need::RemoteWrite, ask, offset, bytes) {
         Ok(target) => pair.copy_out(target, offset, bytes, last),
         Err(fault) => Err(Side::Target(fault)),

@@ -46,17 +46,20 @@ impl Bill {
     /// more meanwhile. [`Bill::pay_initiator`] does not take it again if it is `charged`.
     pub(super) fn charge(&self, world: &mut World, payer: usize, bytes: usize) {
         let now = world.now;
-        let wire = if self.op.is_atomic() {
-            self.price.atomic()[0].bytes
-        } else {
-            self.price.piece(self.len, self.done, bytes).bytes
-        };
+        let wire = if self.op.is_atomic() { self.price.atomic()[0].bytes } else { self.piece(bytes).bytes };
         if let Some(mut gate) = world.gate(payer) {
             gate.charge(now, wire);
         }
     }
 
-    /// `bytes` have been copied; with them the message is `whole`, or it is not. The initiator's share of it.
+    /// `bytes` have been copied; with them the message is `whole`, or it is not. Both ends' shares of it.
+    pub(super) fn pay(&self, world: &mut World, own: QpKey, peer: QpKey, bytes: usize, whole: bool) {
+        let piece = self.piece(bytes);
+        self.pay_initiators_share(world, own, piece, whole, false);
+        self.pay_responders_share(world, peer, piece, whole);
+    }
+
+    /// The initiator's share of it.
     pub(super) fn pay_initiator(
         &self,
         world: &mut World,
@@ -65,13 +68,25 @@ impl Bill {
         whole: bool,
         charged: bool,
     ) {
+        self.pay_initiators_share(world, own, self.piece(bytes), whole, charged);
+    }
+
+    /// The peer's share of it.
+    pub(super) fn pay_responder(&self, world: &mut World, peer: QpKey, bytes: usize, whole: bool) {
+        self.pay_responders_share(world, peer, self.piece(bytes), whole);
+    }
+
+    fn piece(&self, bytes: usize) -> Wire {
+        self.price.piece(self.len, self.done, bytes)
+    }
+
+    fn pay_initiators_share(&self, world: &mut World, own: QpKey, piece: Wire, whole: bool, charged: bool) {
         if self.op.is_atomic() {
             let [request, answer] = self.price.atomic();
             sent(world, own, request, whole, charged);
             received(world, own, answer, false);
             return;
         }
-        let piece = self.price.piece(self.len, self.done, bytes);
         if self.op != SendOp::Read {
             return sent(world, own, piece, whole, charged);
         }
@@ -81,15 +96,13 @@ impl Bill {
         received(world, own, piece, whole);
     }
 
-    /// The peer's share of it.
-    pub(super) fn pay_responder(&self, world: &mut World, peer: QpKey, bytes: usize, whole: bool) {
+    fn pay_responders_share(&self, world: &mut World, peer: QpKey, piece: Wire, whole: bool) {
         if self.op.is_atomic() {
             let [request, answer] = self.price.atomic();
             received(world, peer, request, whole);
             sent(world, peer, answer, false, false);
             return;
         }
-        let piece = self.price.piece(self.len, self.done, bytes);
         if self.op != SendOp::Read {
             return received(world, peer, piece, whole);
         }
@@ -103,31 +116,29 @@ impl Bill {
 /// What would be packets of a queue pair has been copied, up to the end of a message if it is `whole`. Leave for it is taken, unless it has been.
 fn sent(world: &mut World, from: QpKey, wire: Wire, whole: bool, charged: bool) {
     let (now, messages) = (world.now, u64::from(whole));
-    if let Some(qp) = world.qps.get_mut(from) {
-        qp.traffic.tx_bytes += wire.bytes;
-        if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
-            vnic.traffic.tx_ip_bytes += wire.bytes;
-            vnic.traffic.tx_packets += wire.packets;
-            vnic.traffic.tx_messages += messages;
-            vnic.shaping.resume(now);
-            if !charged {
-                world.schedule.gate(&mut vnic.shaping, false).charge(now, wire.bytes);
-            }
+    let Some(qp) = world.qps.get_mut(from) else { return };
+    qp.traffic.tx_bytes += wire.bytes;
+    qp.core.counters_mut().sent_msgs += messages;
+    if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
+        vnic.traffic.tx_ip_bytes += wire.bytes;
+        vnic.traffic.tx_packets += wire.packets;
+        vnic.traffic.tx_messages += messages;
+        vnic.shaping.resume(now);
+        if !charged {
+            world.schedule.gate(&mut vnic.shaping, false).charge(now, wire.bytes);
         }
     }
-    world.counters_of(from).sent_msgs += messages;
 }
 
 /// What would be packets to a queue pair has been copied, likewise.
 fn received(world: &mut World, to: QpKey, wire: Wire, whole: bool) {
     let messages = u64::from(whole);
-    if let Some(qp) = world.qps.get_mut(to) {
-        qp.traffic.rx_bytes += wire.bytes;
-        if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
-            vnic.traffic.rx_ip_bytes += wire.bytes;
-            vnic.traffic.rx_packets += wire.packets;
-            vnic.traffic.rx_messages += messages;
-        }
+    let Some(qp) = world.qps.get_mut(to) else { return };
+    qp.traffic.rx_bytes += wire.bytes;
+    qp.core.counters_mut().rcvd_msgs += messages;
+    if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
+        vnic.traffic.rx_ip_bytes += wire.bytes;
+        vnic.traffic.rx_packets += wire.packets;
+        vnic.traffic.rx_messages += messages;
     }
-    world.counters_of(to).rcvd_msgs += messages;
 }

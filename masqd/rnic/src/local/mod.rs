@@ -29,7 +29,6 @@ use crate::qp::{LocalPath, Path, QpKey};
 use crate::shaping::Short;
 use crate::transport::{
     Cause, Completion, Counters, Env, Failure, MemoryFault, QpEvent, SendOp, Status, Time, change_key,
-    judge_send,
 };
 use crate::udp::LocalId;
 
@@ -205,12 +204,13 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
         },
         Wait::None => {}
     }
-    if !matches!(qp.core.state(), QpState::Rts | QpState::Sqd) || !take(world, key) {
+    if !matches!(qp.core.state(), QpState::Rts | QpState::Sqd) {
         return Step::Idle;
     }
-    let len = match judge(world, key) {
-        Ok(len) => len,
-        Err(failure) => return fail(world, key, failure),
+    let len = match hold(world, key) {
+        None => return Step::Idle,
+        Some(Ok(len)) => len,
+        Some(Err(failure)) => return fail(world, key, failure),
     };
     let Some(qp) = world.qps.get(key) else { return Step::Idle };
     if qp.io.held_send.work.op.is_local() {
@@ -230,7 +230,8 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
 fn step_here(world: &mut World, key: QpKey, peer: &Peer, len: u32, room: usize) -> Step {
     let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
     qp.initiator.meet(peer.incarnation);
-    let (ask, bill, own_vnic) = (Ask::of(qp, len), Bill::new(qp, &Ask::of(qp, len)), qp.io.vnic);
+    let ask = Ask::of(qp, len);
+    let (bill, own_vnic) = (Bill::new(qp, &ask), qp.io.vnic);
     let (with_imm, is_xrc) = (ask.op.has_imm(), qp.core.config().qp_type == QpType::XrcIni);
     let unreliable = qp.core.config().qp_type == QpType::Uc;
     let (peer, peer_vnic) = (peer.key, peer.vnic);
@@ -251,14 +252,12 @@ fn step_here(world: &mut World, key: QpKey, peer: &Peer, len: u32, room: usize) 
     };
     match answer {
         Answer::Copied(bytes) => {
-            bill.pay_initiator(world, key, bytes, false, false);
-            bill.pay_responder(world, peer, bytes, false);
+            bill.pay(world, key, peer, bytes, false);
             progress(world, key, bytes);
             Step::Copied(bytes)
         }
         Answer::Done(bytes) => {
-            bill.pay_initiator(world, key, bytes, true, false);
-            bill.pay_responder(world, peer, bytes, true);
+            bill.pay(world, key, peer, bytes, true);
             succeed(world, key, len);
             Step::Done(bytes)
         }
@@ -292,48 +291,24 @@ fn progress(world: &mut World, key: QpKey, bytes: usize) {
     }
 }
 
-/// Makes sure that a request is held.
-fn take(world: &mut World, key: QpKey) -> bool {
-    let taken = world.with_env(key, |core, env| {
-        if env.io.held_send.present {
-            return Some(false);
-        }
-        if core.state() != QpState::Rts {
-            return None;
-        }
-        let mut work = std::mem::take(&mut env.io.held_send.work);
-        let present = env.next_send(&mut work);
-        env.io.held_send.work = work;
-        env.io.held_send.present = present;
-        present.then_some(true)
-    });
-    match taken.flatten() {
-        None => false,
-        Some(fresh) => {
-            if let Some(qp) = world.qps.get_mut(key).filter(|_| fresh) {
-                (qp.initiator.judged, qp.initiator.done) = (None, 0);
-            }
-            true
-        }
+/// Makes sure that a request is held, which is judged once, as far as its own side can. Returns its length; `None` when there is none.
+fn hold(world: &mut World, key: QpKey) -> Option<Result<u32, Failure>> {
+    let qp = world.qps.get(key)?;
+    if let Some(len) = qp.initiator.judged.filter(|_| qp.io.held_send.present) {
+        return Some(Ok(len));
     }
-}
-
-/// Judges the held request once, as far as its own side can, and returns its length.
-fn judge(world: &mut World, key: QpKey) -> Result<u32, Failure> {
-    if let Some(len) = world.qps.get(key).and_then(|q| q.initiator.judged) {
-        return Ok(len);
-    }
-    let judged = world.with_env(key, |core, env| {
-        let work = std::mem::take(&mut env.io.held_send.work);
-        let judged = judge_send(env, &work, core.attributes(), core.config());
-        env.io.held_send.work = work;
-        judged
-    });
-    let len = judged.unwrap_or(Ok(0))?;
+    let (fresh, judged) = world.with_env(key, |core, env| {
+        let fresh = !env.io.held_send.present;
+        let held = !fresh || (core.state() == QpState::Rts && env.hold_send());
+        held.then(|| (fresh, env.judge_held_send(core)))
+    })??;
     if let Some(qp) = world.qps.get_mut(key) {
-        qp.initiator.judged = Some(len);
+        qp.initiator.judged = judged.ok();
+        if fresh {
+            qp.initiator.done = 0;
+        }
     }
-    Ok(len)
+    Some(judged)
 }
 
 /// Carries out the held request, which concerns nobody else.

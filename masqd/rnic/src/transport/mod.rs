@@ -72,7 +72,7 @@ pub use env::{
 };
 pub use inflight::Room;
 pub use receipt::Receipt;
-pub use request::{Failure, change_key, judge_send};
+pub use request::{Failure, change_key, judge_send, judge_send_with};
 pub use rtt::RoundTrip;
 pub use time::Time;
 

@@ -3,7 +3,7 @@
 use masq_types::{Mtu, Psn, WireQpn};
 use masq_wire::{AtomicEthRepr, Extension, Ieth, Opcode, PacketRepr, Position, RethRepr, Transport, XrcEth};
 
-use super::env::{Cause, Env, LocalAccess, MemoryFault, SendOp, SendWork, Status};
+use super::env::{Cause, Env, LocalAccess, MemoryFault, SendOp, SendWork, Sge, Status};
 use super::{Attributes, QpConfig};
 
 /// Why a request cannot be carried out, or was not.
@@ -35,6 +35,16 @@ pub fn judge_send<E: Env>(
     attributes: &Attributes,
     config: &QpConfig,
 ) -> Result<u32, Failure> {
+    judge_send_with(work, attributes, config, |sges, access| env.check_local(sges, access))
+}
+
+/// The same, of a request that the [`Env`] keeps itself: `check_local` stands for [`Env::check_local`].
+pub fn judge_send_with(
+    work: &SendWork,
+    attributes: &Attributes,
+    config: &QpConfig,
+    check_local: impl FnOnce(&[Sge], LocalAccess) -> Result<(), MemoryFault>,
+) -> Result<u32, Failure> {
     if let Some(status) = work.defect {
         return Err(Failure::new(status, Cause::MalformedWork));
     }
@@ -59,7 +69,7 @@ pub fn judge_send<E: Env>(
         return Err(Failure::new(Status::LocLenErr, Cause::MessageTooLong));
     }
     let access = if work.op.is_fetch() { LocalAccess::Write } else { LocalAccess::Read };
-    env.check_local(&work.sges, access).map_err(Failure::local_protection)?;
+    check_local(&work.sges, access).map_err(Failure::local_protection)?;
     Ok(len as u32)
 }
 
@@ -239,7 +249,6 @@ mod tests {
     use masq_types::{Lkey, Rkey};
     use masq_wire::{ImmDt, Tail};
 
-    use super::super::env::Sge;
     use super::*;
 
     fn request(op: SendOp, len: u32, mtu: Mtu) -> Request {
