@@ -47,6 +47,8 @@ pub struct Vnic {
     pub comp_queues: CompQueues,
     /// Its contexts.
     pub contexts: FxHashMap<CtxHandle, Context>,
+    /// Doorbell pages of its contexts that queue pairs use.
+    bells: Vec<Bell>,
     /// Where the next scan of doorbells begins.
     next_context: usize,
     /// Its memory regions and windows.
@@ -102,6 +104,21 @@ pub struct Context {
     home_slot: usize,
 }
 
+/// What there is to look at in a doorbell page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bell {
+    page: Gpa,
+    /// Of the summary, only what stands for queue pairs, in words of eight bytes: most guests have few.
+    summary_bytes: usize,
+}
+
+/// What becomes of a page's [`Bell`].
+#[derive(Clone, Copy, Debug, Default)]
+struct BellChange {
+    before: Option<Bell>,
+    after: Option<Bell>,
+}
+
 /// A context's part in a doorbell slot.
 #[derive(Debug)]
 struct Slot {
@@ -125,6 +142,7 @@ impl Vnic {
             queues: FxHashMap::default(),
             comp_queues: CompQueues::default(),
             contexts: FxHashMap::default(),
+            bells: Vec::new(),
             next_context: 0,
             keys: KeyTable::default(),
             cqs: CqTable::default(),
@@ -166,6 +184,21 @@ impl Vnic {
         }
     }
 
+    /// Gives a queue pair of a context a doorbell: slot and index.
+    pub fn assign_doorbell(&mut self, ctx: CtxHandle, qp: QpKey) -> Option<(u16, u16)> {
+        let context = self.contexts.get_mut(&ctx)?;
+        let (doorbell, change) = context.assign(qp)?;
+        change.apply(&mut self.bells);
+        Some(doorbell)
+    }
+
+    /// Takes a doorbell back.
+    pub fn unassign_doorbell(&mut self, ctx: CtxHandle, (slot, index): (u16, u16)) {
+        if let Some(context) = self.contexts.get_mut(&ctx) {
+            context.unassign(slot, index).apply(&mut self.bells);
+        }
+    }
+
     /// Calls `posted` for each queue pair whose doorbell the guest has marked since the last scan. Looks at a bounded
     /// number of groups, and returns whether it stopped for that; the next scan goes on with the context at which this one did, or
     /// with the one behind it when there was time for no other.
@@ -174,11 +207,15 @@ impl Vnic {
     /// bytes are looked at, and those before the producer index is read, by exchanges. The guest writes in the opposite
     /// order: so what it posts after the RNIC has looked leaves a summary byte set for the next scan.
     pub fn scan_doorbells(&mut self, mut posted: impl FnMut(QpKey)) -> bool {
+        // The same summaries, by loads alone: most guests are idle.
+        if !self.bells.iter().any(|bell| bell.is_marked(&self.memory)) {
+            return false;
+        }
         let first = if self.next_context < self.contexts.len() { self.next_context } else { 0 };
         let contexts = self.contexts.values().skip(first).chain(self.contexts.values().take(first));
         let mut budget = GROUPS_PER_SCAN;
         for (passed, context) in contexts.enumerate() {
-            for slot in context.slots.iter().filter(|s| s.used > 0) {
+            for slot in &context.slots {
                 slot.scan(&self.memory, &mut budget, &mut posted);
             }
             if budget == 0 {
@@ -207,14 +244,15 @@ impl Context {
         self.slots.iter().any(|s| s.used > 0)
     }
 
-    /// Gives a queue pair a doorbell: (slot, index). As long as there is room they share the context's own slot: each
+    /// Gives a queue pair a doorbell: slot and index. As long as there is room they share the context's own slot: each
     /// slot in use is a page to look at.
-    pub fn assign(&mut self, qp: QpKey) -> Option<(u16, u16)> {
+    fn assign(&mut self, qp: QpKey) -> Option<((u16, u16), BellChange)> {
         let home = self.home_slot;
         let has_room = |s: &Slot| s.used < QPS_PER_SLOT as usize;
         let number =
             (0..SLOTS).map(|n| (home + n) % SLOTS).find(|n| self.slots.get(*n).is_some_and(has_room))?;
         let slot = self.slots.get_mut(number)?;
+        let before = slot.bell();
         let index = match slot.free.pop() {
             Some(index) => index,
             None if slot.qps.len() < QPS_PER_SLOT as usize => {
@@ -225,27 +263,54 @@ impl Context {
         };
         *slot.qps.get_mut(usize::from(index))? = Some(qp);
         slot.used += 1;
-        Some((number as u16, index))
+        Some(((number as u16, index), BellChange { before, after: slot.bell() }))
     }
 
     /// Takes a doorbell back.
-    pub fn unassign(&mut self, slot: u16, index: u16) {
-        let Some(slot) = self.slots.get_mut(usize::from(slot)) else { return };
+    fn unassign(&mut self, slot: u16, index: u16) -> BellChange {
+        let Some(slot) = self.slots.get_mut(usize::from(slot)) else { return BellChange::default() };
+        let before = slot.bell();
         if slot.qps.get_mut(usize::from(index)).is_some_and(|q| q.take().is_some()) {
             slot.free.push(index);
             slot.used -= 1;
         }
+        BellChange { before, after: slot.bell() }
+    }
+}
+
+impl Bell {
+    fn is_marked(&self, memory: &GuestMemory) -> bool {
+        let Some(summary) = memory.span(self.page, self.summary_bytes) else { return false };
+        (0..self.summary_bytes).step_by(8).any(|at| summary.load_u64(at).is_some_and(|word| word != 0))
+    }
+}
+
+impl BellChange {
+    fn apply(self, bells: &mut Vec<Bell>) {
+        if self.before == self.after {
+            return;
+        }
+        if let Some(at) = self.before.and_then(|before| bells.iter().position(|bell| *bell == before)) {
+            bells.swap_remove(at);
+        }
+        bells.extend(self.after);
     }
 }
 
 impl Slot {
+    /// What there is to look at.
+    fn bell(&self) -> Option<Bell> {
+        const GROUP: usize = QPS_PER_GROUP as usize;
+        let summary_bytes = self.qps.len().div_ceil(GROUP).next_multiple_of(8).min(DIRTY);
+        (self.used > 0).then_some(Bell { page: self.page, summary_bytes })
+    }
+
     /// Looks at up to `budget` groups.
     fn scan(&self, memory: &GuestMemory, budget: &mut usize, posted: &mut impl FnMut(QpKey)) {
         const GROUP: usize = QPS_PER_GROUP as usize;
-        let Some(page) = memory.span(self.page, PAGE_BYTES as usize) else { return };
-        // Of the summary, only what stands for queue pairs: most guests have few, and idle ones are looked at in every turn.
-        let summary = self.qps.len().div_ceil(GROUP).next_multiple_of(8).min(DIRTY);
-        for_set_bytes(0, summary, &|at| page.load_u64(at), &mut |group| {
+        let Some(Bell { page, summary_bytes }) = self.bell() else { return };
+        let Some(page) = memory.span(page, PAGE_BYTES as usize) else { return };
+        for_set_bytes(0, summary_bytes, &|at| page.load_u64(at), &mut |group| {
             if *budget == 0 {
                 return;
             }
@@ -293,12 +358,11 @@ mod tests {
     fn context() -> (Vnic, Vec<QpKey>) {
         let mut vnic = Vnic::new(VnicId(1), Vni::new(1).unwrap(), 1, Vec::new());
         vnic.memory = Arc::new(guest_memory(&[(0, 0x10_000)]));
-        let mut context = Context::new(CTX, &pages(), &vnic.memory).unwrap();
+        vnic.contexts.insert(CTX, Context::new(CTX, &pages(), &vnic.memory).unwrap());
         let keys: Vec<QpKey> = (0..200).map(QpKey::for_test).collect();
         for (i, key) in keys.iter().enumerate() {
-            assert_eq!(context.assign(*key), Some((0, i as u16)));
+            assert_eq!(vnic.assign_doorbell(CTX, *key), Some((0, i as u16)));
         }
-        vnic.contexts.insert(CTX, context);
         (vnic, keys)
     }
 
@@ -329,11 +393,11 @@ mod tests {
         let (mut vnic, keys) = context();
         vnic.memory.span(Gpa(0x1000), 0x1000).unwrap().write(&[0xff; 0x1000]);
         assert_eq!(scan(&mut vnic), keys);
-        vnic.contexts.get_mut(&CTX).unwrap().unassign(0, 1);
+        vnic.unassign_doorbell(CTX, (0, 1));
         mark(&vnic, Gpa(0x1000), 1);
         assert_eq!(scan(&mut vnic), []);
-        vnic.contexts.get_mut(&CTX).unwrap().unassign(0, 1);
-        assert_eq!(vnic.contexts.get_mut(&CTX).unwrap().assign(keys[5]), Some((0, 1)));
+        vnic.unassign_doorbell(CTX, (0, 1));
+        assert_eq!(vnic.assign_doorbell(CTX, keys[5]), Some((0, 1)));
         mark(&vnic, Gpa(0x1000), 1);
         assert_eq!(scan(&mut vnic), [keys[5]]);
     }
@@ -346,12 +410,12 @@ mod tests {
         let honest = QpKey::for_test(999);
         for i in 0..20u32 {
             let page = Gpa(0x8000 + u64::from(i) * 0x1000);
-            let mut context = Context::new(CtxHandle(100 + i), &[page; SLOTS], &vnic.memory).unwrap();
+            let context = Context::new(CtxHandle(100 + i), &[page; SLOTS], &vnic.memory).unwrap();
+            vnic.contexts.insert(CtxHandle(100 + i), context);
             let key = if i == 7 { honest } else { QpKey::for_test(i as usize) };
             // The others fill a slot: as much of its summary is looked at as there are queue pairs.
             let count = if i == 7 { 1 } else { QPS_PER_SLOT };
-            (0..count).for_each(|_| assert!(context.assign(key).is_some()));
-            vnic.contexts.insert(CtxHandle(100 + i), context);
+            (0..count).for_each(|_| assert!(vnic.assign_doorbell(CtxHandle(100 + i), key).is_some()));
         }
         mark(&vnic, Gpa(0xf000), 0);
         let mut seen = 0;
@@ -373,11 +437,11 @@ mod tests {
         let (mut vnic, _) = context();
         vnic.memory = Arc::new(guest_memory(&[(0, 0x20_000)]));
         let flooded: Vec<Gpa> = (8..16).map(|p| Gpa(p * 0x1000)).collect();
-        let mut hostile = Context::new(CtxHandle(0), &flooded, &vnic.memory).unwrap();
-        for i in 0..5 * QPS_PER_SLOT as usize {
-            hostile.assign(QpKey::for_test(1000 + i)).unwrap();
-        }
+        let hostile = Context::new(CtxHandle(0), &flooded, &vnic.memory).unwrap();
         vnic.contexts.insert(CtxHandle(0), hostile);
+        for i in 0..5 * QPS_PER_SLOT as usize {
+            vnic.assign_doorbell(CtxHandle(0), QpKey::for_test(1000 + i)).unwrap();
+        }
         mark(&vnic, Gpa(0x1000), 3);
         let honest = QpKey::for_test(3);
         let seen = (0..4).any(|_| {
@@ -391,15 +455,36 @@ mod tests {
 
     #[test]
     fn a_context_has_room_for_all_its_slots() {
-        let memory = guest_memory(&[(0, 0x10_000)]);
-        assert!(Context::new(CTX, &pages()[1..], &memory).is_err());
-        let mut context = Context::new(CtxHandle(3), &pages(), &memory).unwrap();
-        assert_eq!(context.assign(QpKey::for_test(0)), Some((3, 0)));
+        let (mut vnic, _) = context();
+        assert!(Context::new(CTX, &pages()[1..], &vnic.memory).is_err());
+        let ctx = CtxHandle(3);
+        vnic.contexts.insert(ctx, Context::new(ctx, &pages(), &vnic.memory).unwrap());
+        let mut assign = || vnic.assign_doorbell(ctx, QpKey::for_test(0));
+        assert_eq!(assign(), Some((3, 0)));
         let most = SLOTS * QPS_PER_SLOT as usize;
-        assert!((1..most).all(|i| context.assign(QpKey::for_test(i)).is_some()));
-        assert_eq!(context.assign(QpKey::for_test(0)), None);
-        context.unassign(1, 17);
-        assert_eq!(context.assign(QpKey::for_test(0)), Some((1, 17)));
+        assert!((1..most).all(|_| assign().is_some()));
+        assert_eq!(assign(), None);
+        vnic.unassign_doorbell(ctx, (1, 17));
+        assert_eq!(vnic.assign_doorbell(ctx, QpKey::for_test(0)), Some((1, 17)));
+    }
+
+    /// What is looked at is what queue pairs use.
+    #[test]
+    fn bells_follow_the_doorbells_in_use() {
+        let (mut vnic, keys) = context();
+        let bell = |page: u64, summary_bytes| Bell { page: Gpa(page), summary_bytes };
+        assert_eq!(vnic.bells, [bell(0x1000, 8)], "200 queue pairs are four groups");
+        let ctx = CtxHandle(3);
+        vnic.contexts.insert(ctx, Context::new(ctx, &pages(), &vnic.memory).unwrap());
+        let many: Vec<_> = (0..513).map(|_| vnic.assign_doorbell(ctx, keys[0]).unwrap()).collect();
+        assert_eq!(vnic.bells, [bell(0x1000, 8), bell(0x4000, 16)]);
+        many.into_iter().for_each(|doorbell| vnic.unassign_doorbell(ctx, doorbell));
+        vnic.unassign_doorbell(ctx, (3, 0));
+        assert_eq!(vnic.bells, [bell(0x1000, 8)]);
+        (0..200).for_each(|index| vnic.unassign_doorbell(CTX, (0, index)));
+        assert_eq!(vnic.bells, []);
+        mark(&vnic, Gpa(0x1000), 0);
+        assert_eq!(scan(&mut vnic), [], "nobody has this doorbell");
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl Engine {
         }
         let key = self.world.vnics.insert(Vnic::new(id, vni, epoch, attached));
         self.world.vnic_ids.insert(id, key);
+        self.world.watch.add(key);
         Ok(())
     }
 
@@ -195,6 +196,7 @@ impl Engine {
         }
         self.world.vnic_ids.remove(&id);
         self.world.schedule.dequeue(key);
+        self.world.watch.remove(key);
         self.world.release_waiting(key);
         let Some(mut vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
         self.world.counters += vnic.counters;
@@ -487,9 +489,7 @@ impl Engine {
             vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
             vnic.early_bytes = vnic.early_bytes.saturating_sub(qp.core.early_bytes());
             QueueUses::of(&qp.io).release(vnic);
-            if let Some(context) = vnic.contexts.get_mut(&qp.ctx) {
-                context.unassign(qp.doorbell.0, qp.doorbell.1);
-            }
+            vnic.unassign_doorbell(qp.ctx, qp.doorbell);
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl Engine {
         };
         let mut doorbell = None;
         let key = qps.insert(|key| {
-            doorbell = vnic.contexts.get_mut(&init.ctx).and_then(|c| c.assign(key));
+            doorbell = vnic.assign_doorbell(init.ctx, key);
             let io = QpIo {
                 vnic: vnic_key,
                 handle,

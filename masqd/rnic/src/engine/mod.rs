@@ -25,6 +25,7 @@ mod run;
 mod schedule;
 mod share;
 mod spares;
+mod watch;
 mod world;
 
 use std::net::{IpAddr, SocketAddr};
@@ -39,6 +40,7 @@ use rand_chacha::rand_core::SeedableRng;
 use self::fabric::{Fabric, Label, Packets, Parcel};
 use self::inbound::{Arrived, Inbound, Received};
 use self::schedule::{Lenders, Schedule};
+use self::watch::Look;
 use crate::config::RnicConfig;
 use crate::datagram;
 use crate::local;
@@ -165,7 +167,7 @@ impl Engine {
     pub fn turn(&mut self, now: Time) -> bool {
         self.world.now = now;
         self.give_up_poisoned();
-        self.wake_guests();
+        let has_slept = self.wake_guests();
         if self.tx_blocked {
             self.flush();
         }
@@ -173,7 +175,8 @@ impl Engine {
         self.refresh_now();
         worked |= self.hear_others();
         worked |= self.expire();
-        worked |= self.scan();
+        let busy = worked || self.world.schedule.has_ready();
+        worked |= self.scan(if busy && !has_slept { Look::Glance } else { Look::Whole });
         worked |= self.run_ready();
         self.world.settle_queues();
         self.flush();
@@ -252,7 +255,7 @@ impl Engine {
         }
         fence(Ordering::SeqCst);
         let heard = self.read_notes() || self.world.fabric.as_ref().is_some_and(|f| !f.is_idle());
-        !self.scan() && !heard && self.poisonings == poisonings()
+        !self.scan(Look::Whole) && !heard && self.poisonings == poisonings()
     }
 
     /// Waits for a descriptor, a [`Waker`] or `until`. After [`Engine::prepare_sleep`] only.
@@ -261,14 +264,16 @@ impl Engine {
         self.poller.wait(timeout, &mut self.tokens);
     }
 
-    /// The guests need not kick while the engine runs.
-    fn wake_guests(&mut self) {
-        if std::mem::replace(&mut self.asleep, false) {
+    /// The guests need not kick while the engine runs. Returns whether they had to.
+    fn wake_guests(&mut self) -> bool {
+        let has_slept = std::mem::replace(&mut self.asleep, false);
+        if has_slept {
             self.world.vnics.iter().for_each(|(_, v)| v.set_need_kick(false));
             if let Some(fabric) = &self.world.fabric {
                 fabric.set_asleep(false);
             }
         }
+        has_slept
     }
 
     /// Guests of whose memory a page could not be had lose all of it: what they have in rings and regions is out of reach.
@@ -354,13 +359,18 @@ impl Engine {
         worked
     }
 
-    /// Looks at all doorbells.
-    fn scan(&mut self) -> bool {
-        let mut found = std::mem::take(&mut self.world.schedule.posted);
+    /// Looks at doorbells. Returns whether there may be something to do.
+    fn scan(&mut self, look: Look) -> bool {
+        let World { vnics, watch, schedule, .. } = &mut self.world;
+        let mut found = std::mem::take(&mut schedule.posted);
         let mut worked = false;
-        for (_, vnic) in self.world.vnics.iter_mut() {
-            worked |= vnic.scan_doorbells(|key| found.push(key));
-        }
+        watch.look(look, |vnic| {
+            let Some(vnic) = vnics.get_mut(vnic) else { return false };
+            let before = found.len();
+            let more = vnic.scan_doorbells(|key| found.push(key));
+            worked |= more;
+            more || found.len() > before
+        });
         worked |= !found.is_empty();
         for key in found.drain(..) {
             self.world.work_posted(key);

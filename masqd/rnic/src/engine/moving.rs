@@ -53,6 +53,7 @@ impl Engine {
         self.flush();
         self.world.vnic_ids.remove(&id);
         self.world.schedule.dequeue(key);
+        self.world.watch.remove(key);
         let own = |qp: &Qp| qp.io.vnic == key;
         if let Some(vnic) = self.world.vnics.get_mut(key) {
             let qps = &self.world.qps;
@@ -104,6 +105,7 @@ impl Engine {
         }
         let id = vnic.id;
         let vnic_key = self.world.vnics.insert(vnic);
+        self.world.watch.add(vnic_key);
         self.world.unsettle(vnic_key);
         self.world.vnic_ids.insert(id, vnic_key);
 

@@ -81,6 +81,12 @@ impl Schedule {
         }
     }
 
+    /// Whether somebody's turn has come.
+    pub fn has_ready(&self) -> bool {
+        let may_run = |c: &Class| c.blocked_until.is_none() && !c.ready.is_empty();
+        !self.errands.is_empty() || self.classes.iter().any(may_run)
+    }
+
     /// Where what a vNIC sends asks for leave.
     pub fn gate<'a>(&'a mut self, shaping: &'a mut Shaping, closed: bool) -> Gate<'a> {
         let class = self.classes.get_mut(shaping.class);

@@ -12,6 +12,7 @@ use super::env::QpEnv;
 use super::fabric::Fabric;
 use super::schedule::Schedule;
 use super::spares::Spares;
+use super::watch::Watch;
 use crate::datagram::Losses;
 use crate::qp::{Qp, QpIo, QpKey, QpTable};
 use crate::shaping::Gate;
@@ -41,6 +42,8 @@ pub struct World {
     pub remotes: FxHashMap<RemoteQp, Vec<QpKey>>,
     /// Who has something to do, and when.
     pub schedule: Schedule,
+    /// Whose doorbells are looked at.
+    pub watch: Watch,
     /// Where events go.
     pub sink: Arc<dyn EventSink>,
     /// Counters of queue pairs of vNICs that are gone.
@@ -69,6 +72,7 @@ impl World {
             fabric: None,
             remotes: FxHashMap::default(),
             schedule: Schedule::default(),
+            watch: Watch::default(),
             sink,
             counters: Counters::default(),
             losses: Losses::default(),

@@ -257,6 +257,7 @@ impl QpCore {
     }
 
     /// Bytes of packets that the queue pair keeps because they came before their turn.
+    #[inline]
     pub fn early_bytes(&self) -> usize {
         self.requester.early_bytes() + self.responder.early_bytes()
     }

@@ -38,6 +38,7 @@ impl Reorder {
     }
 
     /// Bytes that are kept, those for their places included.
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.payload_bytes + self.kept.capacity() * size_of::<Kept>()
     }

@@ -15,6 +15,7 @@ use crate::transport::time::Time;
 
 impl Requester {
     /// Bytes of answers that are kept.
+    #[inline]
     pub(in crate::transport) fn early_bytes(&self) -> usize {
         self.recovery.as_ref().map_or(0, |r| size_of_val(&**r) + r.answers.bytes())
     }

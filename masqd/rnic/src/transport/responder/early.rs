@@ -11,6 +11,7 @@ use crate::transport::time::Time;
 
 impl Responder {
     /// Bytes of what is kept.
+    #[inline]
     pub(in crate::transport) fn early_bytes(&self) -> usize {
         self.early.bytes()
     }
