@@ -23,7 +23,7 @@
 //!   ours have an Identification that a socket does not show, which leaves 15 bits of the check: see `udp`.
 //! - A datagram is received only from a peer that masqd has named, from one of its addresses and with one of its numbers, and if the rules
 //!   allow it.
-//! - Of several queue pairs of one engine that are connected to the same remote queue pair, only the oldest sends.
+//! - Of several queue pairs that are connected to the same remote queue pair from the same address, only the oldest that is alive sends.
 //! - Between two queue pairs of one RNIC nothing crosses from one network (VNI) to another, and both ends must
 //!   be connected to each other.
 

@@ -10,7 +10,7 @@ use slab::Slab;
 
 use crate::cqs::CqKey;
 use crate::datagram::DatagramQp;
-use crate::engine::RemoteQp;
+use crate::engine::{Claim, RemoteQp};
 use crate::keys::Accessor;
 use crate::local::{Initiator, Ticket};
 use crate::ring::{RecvRing, SendRing};
@@ -42,6 +42,8 @@ pub struct Qp {
     pub io: QpIo,
     /// Where its peer is.
     pub path: Path,
+    /// Its place among those that are connected to the same peer, when that is behind the underlay.
+    pub claim: Option<Claim>,
     /// What it is doing towards a local peer.
     pub initiator: Initiator,
     /// What it has asked of the engine that has its local peer.

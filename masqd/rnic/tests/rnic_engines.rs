@@ -195,6 +195,89 @@ fn packets_follow_a_guest_that_moves() {
     );
 }
 
+/// Two guests at one address are connected to the same queue pair of another host, which cannot tell them apart: the older connection alone sends, whichever
+/// engines have the two, and until it ends.
+#[test]
+fn a_neighbours_connection_is_not_written_into() {
+    const STRANGER: usize = 2;
+    for (own_engine, end) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4)] {
+        let what = format!("engine {own_engine}, end {end}");
+        let mut net = Net::group(&RnicConfig::default(), 2);
+        net.add(&RnicConfig::default());
+        let (at, far) = (fresh_address(), fresh_address());
+        let mut a = Guest::attach(&mut net, 0, 1, 100, &at, 8 << 20);
+        let mut neighbour = Guest::attach(&mut net, own_engine, 3, 100, &at, 8 << 20);
+        let mut b = Guest::attach(&mut net, STRANGER, 2, 100, &far, 8 << 20);
+        let (mut a_cq, b_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64));
+        let mut cq = neighbour.cq(&mut net, 64);
+        let (mut a_qp, b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
+        let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
+        let own = neighbour.mr(&mut net, MR, all_access());
+        connect(&mut net, (&a, &a_qp), (&b, &b_qp), &Options::default());
+        neighbour.write(own.gpa, &[9; 8]);
+        let write = |wr_id| to(&b_mr, 0, request(SEND_OP_RDMA_WRITE, wr_id));
+        let mut intrude = |net: &mut Net, cq: &TestCq, options: &Options| {
+            let mut qp = neighbour.qp(net, cq, cq);
+            neighbour.to_rtr(net, &qp, &b_qp, options);
+            neighbour.to_rts(net, &qp, options);
+            neighbour.post(&mut qp, &write(1), &[sge(&own, 0, 8)]);
+            qp.handle
+        };
+        let sent = |net: &mut Net, qp: QpHandle| match net
+            .execute(own_engine, Command::QpTraffic { vnic: VnicId(3) })
+        {
+            Ok(Reply::QpTraffic(all)) => all.iter().find(|(h, _)| *h == qp).unwrap().1.tx_bytes,
+            other => panic!("{other:?}"),
+        };
+        // It has the number that comes next, and the right key.
+        let first = intrude(&mut net, &cq, &Options { timeout: 1, retry_cnt: 0, ..Options::default() });
+        assert_eq!(wait(&mut net, &mut cq).status, WC_RETRY_EXC_ERR, "{what}");
+        assert_eq!((sent(&mut net, first), b.read(b_mr.gpa, 8)), (0, vec![0; 8]), "{what}");
+        a.write(a_mr.gpa, &[1; 8]);
+        let (vnic, qp) = (a.id, a_qp.handle);
+        let mut write_as_owner = |net: &mut Net, a: &Guest| {
+            a.post(&mut a_qp, &write(1), &[sge(&a_mr, 0, 8)]);
+            assert_eq!(wait(net, &mut a_cq).status, WC_SUCCESS, "{what}");
+        };
+        write_as_owner(&mut net, &a);
+        assert_eq!(b.read(b_mr.gpa, 8), [1; 8], "{what}");
+        // One that goes on trying has its turn when the older one has ended.
+        let fail = || {
+            let change = QpChange { to: Some(QpState::Err), ..QpChange::default() };
+            Command::ModifyQp { vnic, qp, change }
+        };
+        if end == 0 {
+            net.execute(0, fail()).unwrap();
+        }
+        let patient = Options { timeout: 12, ..Options::default() };
+        let second = intrude(&mut net, &cq, &patient);
+        net.run(20);
+        assert_eq!(sent(&mut net, second) > 0, end == 0, "{what}");
+        match end {
+            0 => {}
+            1 => drop(net.execute(0, fail()).unwrap()),
+            2 => drop(net.execute(0, Command::DestroyQp { vnic, qp }).unwrap()),
+            3 => drop(net.execute(0, Command::DetachVnic { vnic }).unwrap()),
+            _ => {
+                // Where it is does not matter.
+                for to in [1, 0, 1] {
+                    net.move_guest(&mut a, to);
+                    net.run(20);
+                    assert_eq!(sent(&mut net, second), 0, "{what}");
+                }
+                write_as_owner(&mut net, &a);
+                net.execute(1, Command::DestroyQp { vnic, qp }).unwrap();
+            }
+        }
+        net.run(20);
+        assert!(sent(&mut net, second) > 0, "{what}");
+        // It comes before those that come later.
+        let third = intrude(&mut net, &cq, &patient);
+        net.run(20);
+        assert_eq!(sent(&mut net, third), 0, "{what}");
+    }
+}
+
 /// The kicks of a guest that has moved wake the engine that it has moved to.
 #[test]
 fn kicks_follow_a_guest_that_moves() {

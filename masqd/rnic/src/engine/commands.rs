@@ -421,16 +421,12 @@ impl Engine {
             self.world.wire_up(local, wire_qpn, key, peer);
         }
         let peer = peer.and_then(|peer| self.world.wire.get(&peer)).copied();
-        if let Some(remote) = path.remote_qp() {
-            let all = self.world.remotes.entry(remote).or_default();
-            if !all.is_empty() {
-                let (_, address, qpn) = remote;
-                tracing::debug!(%address, %qpn, "the peer is connected to another queue pair");
-            }
-            all.push(key);
-        }
+        let remote = path.remote_qp();
         if let Some(qp) = self.world.qps.get_mut(key) {
             qp.path = path;
+        }
+        if let Some(remote) = remote {
+            self.world.claim_remote(key, remote);
         }
         // A local peer may have been trying in vain.
         if let Some(peer) = peer {
@@ -440,7 +436,7 @@ impl Engine {
 
     fn disconnect(&mut self, key: QpKey) {
         self.silence_datagrams(key);
-        self.forget_remote(key);
+        self.world.forget_remote(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };
         let (path, wire_qpn) = (std::mem::take(&mut qp.path), qp.io.wire_qpn);
         if let Some(local) = path.local() {

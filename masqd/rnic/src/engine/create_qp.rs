@@ -101,6 +101,7 @@ impl Engine {
                 core: QpCore::new(config),
                 io,
                 path: Path::None,
+                claim: None,
                 initiator: Initiator::default(),
                 asked: None,
                 waits_for_room: false,

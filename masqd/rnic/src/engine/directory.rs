@@ -81,6 +81,7 @@ impl Engine {
                         self.world.away.remove(&(local, qpn));
                     }
                 }
+                Note::Speaker(remote) => self.world.find_speaker(remote),
                 Note::Adopt(moving) => self.adopt(*moving),
                 Note::Adopted(remains) => self.clear_up(remains),
             }

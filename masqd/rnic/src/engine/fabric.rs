@@ -32,6 +32,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::Waker;
 use super::moving::{Moving, Remains};
+use super::world::RemoteQp;
 use crate::datagram::Incoming;
 use crate::local::Request;
 use crate::qp::QpKey;
@@ -69,6 +70,8 @@ pub enum Note {
     Wire { from: usize, local: LocalId, qpn: WireQpn, peer: Option<(LocalId, WireQpn)> },
     /// The sender has it no more.
     WireGone { from: usize, local: LocalId, qpn: WireQpn },
+    /// Who sends to this queue pair behind the underlay may have changed: the reader has the one whose turn it is.
+    Speaker(RemoteQp),
     /// A vNIC that has left the sender.
     Adopt(Box<Moving>),
     /// The vNIC that has left the reader is adopted; this is what it has left behind.

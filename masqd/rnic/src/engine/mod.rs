@@ -25,6 +25,7 @@ mod run;
 mod schedule;
 mod share;
 mod spares;
+mod speakers;
 mod watch;
 mod world;
 
@@ -40,6 +41,7 @@ use rand_chacha::rand_core::SeedableRng;
 use self::fabric::{Fabric, Label, Packets, Parcel};
 use self::inbound::{Arrived, Inbound, Received};
 use self::schedule::{Lenders, Schedule};
+use self::speakers::Speakers;
 use self::watch::Look;
 use crate::config::RnicConfig;
 use crate::datagram;
@@ -52,6 +54,7 @@ use crate::udp::{Edge, FaultShim, LocalId, SharedAddresses, TxBatch};
 pub use commands::ip_overhead;
 pub use env::Origin;
 pub use poller::{Poller, Token, Waker};
+pub use speakers::Claim;
 pub use world::{RemoteQp, World};
 
 /// See the module's text.
@@ -96,11 +99,13 @@ impl Engine {
         if let [_, _, ..] = engines.as_slice() {
             let wakers: Vec<Waker> = engines.iter().map(Self::waker).collect();
             let addresses = Arc::<SharedAddresses>::default();
+            let speakers = Arc::<Speakers>::default();
             let lenders: Lenders = std::array::from_fn(|_| Arc::default());
             for (engine, fabric) in engines.iter_mut().zip(Fabric::join(&wakers)) {
                 let index = fabric.index;
                 engine.edge = Edge::shared(config.network.clone(), addresses.clone(), index);
                 engine.world.fabric = Some(fabric);
+                engine.world.speakers = speakers.clone();
                 engine.world.schedule.lenders = Some((lenders.clone(), wakers.len()));
                 // Connections and keys of one engine differ from those of another.
                 engine.world.qps = QpTable::numbered(index as u8);

@@ -67,7 +67,7 @@ impl Engine {
         }
         let mut qps = Vec::with_capacity(vnic.qps.len());
         for qp_key in vnic.qps.values() {
-            self.forget_remote(*qp_key);
+            self.world.hand_claim(*qp_key, to);
             let Some(qp) = self.world.qps.remove(*qp_key) else { continue };
             for wire in wires(&qp) {
                 self.world.wire.remove(&wire);
@@ -120,7 +120,7 @@ impl Engine {
             let (scheduled, timer) = (waits, qp.timer.take());
             (qp.scheduled, qp.waits_for_other, qp.errand) = (false, false, false);
             (qp.parked, qp.waits_for_room) = (false, false);
-            let (remote, wires) = (qp.path.remote_qp(), wires(&qp));
+            let wires = wires(&qp);
             let peer = match &qp.path {
                 Path::Local(p) => Some((p.remote, p.remote_qpn)),
                 _ => None,
@@ -131,9 +131,7 @@ impl Engine {
                 qp
             });
             keys.insert(old, key);
-            if let Some(remote) = remote {
-                self.world.remotes.entry(remote).or_default().push(key);
-            }
+            self.world.take_claim(key);
             for (local, qpn) in wires {
                 self.world.away.remove(&(local, qpn));
                 self.world.wire_up(local, qpn, key, peer);
@@ -184,18 +182,6 @@ impl Engine {
         }
         for local in remains.addresses {
             self.detach_address(local);
-        }
-    }
-
-    /// A queue pair does not count any more among those that are connected to its peer behind the underlay.
-    pub(super) fn forget_remote(&mut self, key: QpKey) {
-        let remote = self.world.qps.get(key).and_then(|q| q.path.remote_qp());
-        let Some(remote) = remote else { return };
-        if let Some(all) = self.world.remotes.get_mut(&remote) {
-            all.retain(|k| *k != key);
-            if all.is_empty() {
-                self.world.remotes.remove(&remote);
-            }
         }
     }
 }

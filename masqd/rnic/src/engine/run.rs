@@ -99,6 +99,9 @@ impl Engine {
             // What another engine has begun for it must end before anything is flushed; the answer brings the next turn.
             return Ran::default();
         }
+        if state == QpState::Err {
+            self.world.cede_remote(key);
+        }
         let mut ran = match state {
             QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
             QpState::Rts | QpState::Sqd if datagrams => self.run_datagrams(key),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, QpState, VnicId};
+use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, VnicId};
 use masq_types::WireQpn;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -12,6 +12,7 @@ use super::env::QpEnv;
 use super::fabric::Fabric;
 use super::schedule::Schedule;
 use super::spares::Spares;
+use super::speakers::Speakers;
 use super::watch::Watch;
 use crate::datagram::Losses;
 use crate::qp::{Qp, QpIo, QpKey, QpTable};
@@ -37,9 +38,8 @@ pub struct World {
     pub away: FxHashMap<(LocalId, WireQpn), usize>,
     /// The way to the other engines of this RNIC, if it has several.
     pub fabric: Option<Fabric>,
-    /// Queue pairs by the peer behind the underlay that they are connected to, oldest connection first; where there are
-    /// several, those in ERR may be missing.
-    pub remotes: FxHashMap<RemoteQp, Vec<QpKey>>,
+    /// Who sends to each queue pair behind the underlay, shared with the other engines.
+    pub speakers: Arc<Speakers>,
     /// Who has something to do, and when.
     pub schedule: Schedule,
     /// Whose doorbells are looked at.
@@ -70,7 +70,7 @@ impl World {
             wire: FxHashMap::default(),
             away: FxHashMap::default(),
             fabric: None,
-            remotes: FxHashMap::default(),
+            speakers: Arc::default(),
             schedule: Schedule::default(),
             watch: Watch::default(),
             sink,
@@ -178,25 +178,9 @@ impl World {
         Some(self.schedule.gate(&mut vnic.shaping, self.gate_closed))
     }
 
-    /// Whether a queue pair may send to its peer behind the underlay.
-    ///
-    /// A packet does not say which queue pair has sent it, so a peer cannot tell several queue pairs at one address apart. A
-    /// reliable connection has two ends: of those that are connected to the same peer, only the oldest that is alive
-    /// sends. To the others the peer seems not to answer, as is the case where both ends are local.
-    pub fn may_send(&mut self, key: QpKey) -> bool {
-        let Some(remote) = self.qps.get(key).and_then(|q| q.path.remote_qp()) else { return false };
-        let alive = |k: &QpKey| {
-            let state = self.qps.get(*k).map(|q| q.core.state());
-            matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe))
-        };
-        let Some(all) = self.remotes.get_mut(&remote) else { return false };
-        if all.len() == 1 {
-            return all.first() == Some(&key);
-        }
-        let Some(oldest) = all.iter().position(alive) else { return true };
-        // Those before it do not come back to life. A guest can have thousands, which are not to be looked at again.
-        all.drain(..oldest);
-        all.first() == Some(&key)
+    /// Whether a queue pair may send to its peer behind the underlay: see [`speakers`](super::speakers).
+    pub fn may_send(&self, key: QpKey) -> bool {
+        self.qps.get(key).and_then(|q| q.claim).is_some_and(|c| c.sends)
     }
 
     /// Notes that a queue pair has something to do.

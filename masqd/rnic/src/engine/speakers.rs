@@ -1,0 +1,217 @@
+//! Who sends to a queue pair behind the underlay.
+//!
+//! A packet does not say which queue pair has sent it, so a peer cannot tell several queue pairs at one address apart: a guest could connect to its
+//! neighbour's peer, and be taken for the neighbour. A reliable connection has two ends. So of those that are connected to the same peer from the same address, only the oldest that
+//! is alive sends. To the others the peer seems not to answer, as is the case where both ends are local.
+//!
+//! The engines of an RNIC share one list of all of them. Commands change it, and the death of the one that sends; packets ask the queue pair alone
+//! ([`Claim::sends`]). Who comes to the head of a list is told so: by its own engine, or by a note to it ([`Note::Speaker`]), which only says that there is something to look at, so
+//! that one that comes late does no harm.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use masq_driver::QpState;
+use rustc_hash::FxHashMap;
+
+use super::fabric::Note;
+use super::world::{RemoteQp, World};
+use crate::qp::QpKey;
+
+/// A queue pair's place among those that are connected to the same peer behind the underlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which of all of the RNIC's connections it was.
+    pub age: u64,
+    /// It is the one that sends.
+    pub sends: bool,
+}
+
+/// What the engines of an RNIC share.
+#[derive(Debug, Default)]
+pub struct Speakers(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    connections: u64,
+    /// Oldest first.
+    claimants: FxHashMap<RemoteQp, VecDeque<Claimant>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claimant {
+    age: u64,
+    engine: usize,
+    key: QpKey,
+}
+
+impl Speakers {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing that can panic runs under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue pair is connected to `remote`.
+    fn join(&self, remote: RemoteQp, engine: usize, key: QpKey) -> Claim {
+        let mut inner = self.lock();
+        let age = inner.connections;
+        inner.connections += 1;
+        let all = inner.claimants.entry(remote).or_insert_with(|| VecDeque::with_capacity(1));
+        all.push_back(Claimant { age, engine, key });
+        Claim { age, sends: all.len() == 1 }
+    }
+
+    /// It is connected no more. Returns whether others are.
+    fn leave(&self, remote: &RemoteQp, age: u64) -> bool {
+        let mut inner = self.lock();
+        let Some(all) = inner.claimants.get_mut(remote) else { return false };
+        remove(all, age);
+        let others = !all.is_empty();
+        if !others {
+            inner.claimants.remove(remote);
+        }
+        others
+    }
+
+    /// It is dead. Returns whether it has left that to others, of whom there are any.
+    fn leave_to_others(&self, remote: &RemoteQp, age: u64) -> bool {
+        let mut inner = self.lock();
+        let Some(all) = inner.claimants.get_mut(remote).filter(|all| all.len() > 1) else { return false };
+        remove(all, age);
+        true
+    }
+
+    /// It is on its way to another engine, or has come there. Returns whether it is the one that sends.
+    fn moved(&self, remote: &RemoteQp, age: u64, engine: usize, key: QpKey) -> bool {
+        let mut inner = self.lock();
+        let Some(all) = inner.claimants.get_mut(remote) else { return false };
+        if let Ok(at) = all.binary_search_by_key(&age, |c| c.age)
+            && let Some(claimant) = all.get_mut(at)
+        {
+            (claimant.engine, claimant.key) = (engine, key);
+        }
+        all.front().is_some_and(|c| c.age == age)
+    }
+
+    fn first(&self, remote: &RemoteQp) -> Option<Claimant> {
+        self.lock().claimants.get(remote)?.front().copied()
+    }
+}
+
+fn remove(all: &mut VecDeque<Claimant>, age: u64) {
+    if let Ok(at) = all.binary_search_by_key(&age, |c| c.age) {
+        all.remove(at);
+    }
+}
+
+impl World {
+    /// This engine's number.
+    fn index(&self) -> usize {
+        self.fabric.as_ref().map_or(0, |f| f.index)
+    }
+
+    /// A queue pair is connected to `remote`.
+    pub(super) fn claim_remote(&mut self, key: QpKey, remote: RemoteQp) {
+        let claim = self.speakers.join(remote, self.index(), key);
+        if let Some(qp) = self.qps.get_mut(key) {
+            qp.claim = Some(claim);
+        }
+        if !claim.sends {
+            let (_, address, qpn) = remote;
+            tracing::debug!(%address, %qpn, "the peer is connected to another queue pair");
+            // Which may be dead.
+            self.find_speaker(remote);
+        }
+    }
+
+    /// A queue pair does not count any more among those that are connected to its peer behind the underlay.
+    pub(super) fn forget_remote(&mut self, key: QpKey) {
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        let (Some(remote), Some(claim)) = (qp.path.remote_qp(), qp.claim.take()) else { return };
+        if self.speakers.leave(&remote, claim.age) && claim.sends {
+            self.find_speaker(remote);
+        }
+    }
+
+    /// A queue pair is in ERR: if it is the one that sends, another may.
+    pub(super) fn cede_remote(&mut self, key: QpKey) {
+        let Some(qp) = self.qps.get(key).filter(|q| q.claim.is_some_and(|c| c.sends)) else { return };
+        if let Some(remote) = qp.path.remote_qp() {
+            self.find_speaker(remote);
+        }
+    }
+
+    /// A queue pair goes to another engine, where [`World::take_claim`] follows; between them nobody younger gets its place.
+    pub(super) fn hand_claim(&mut self, key: QpKey, to: usize) {
+        let Some(qp) = self.qps.get(key) else { return };
+        if let (Some(remote), Some(claim)) = (qp.path.remote_qp(), qp.claim) {
+            self.speakers.moved(&remote, claim.age, to, key);
+        }
+    }
+
+    /// A queue pair that has come from another engine is here under this key.
+    pub(super) fn take_claim(&mut self, key: QpKey) {
+        let index = self.index();
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        if let (Some(remote), Some(claim)) = (qp.path.remote_qp(), &mut qp.claim) {
+            claim.sends = self.speakers.moved(&remote, claim.age, index, key);
+        }
+    }
+
+    /// The oldest of those that are connected to `remote` and alive is told that it sends, wherever it is. Where all are dead, the last one may still say why.
+    pub(super) fn find_speaker(&mut self, remote: RemoteQp) {
+        let index = self.index();
+        while let Some(first) = self.speakers.first(&remote) {
+            if first.engine != index {
+                if let Some(fabric) = &mut self.fabric {
+                    fabric.note(first.engine, Note::Speaker(remote));
+                }
+                return;
+            }
+            // One that is not here yet looks for itself when it comes.
+            let Some(qp) = self.qps.get_mut(first.key) else { return };
+            if qp.core.state() != QpState::Err || !self.speakers.leave_to_others(&remote, first.age) {
+                let claim = qp.claim.as_mut();
+                if claim.is_some_and(|c| !std::mem::replace(&mut c.sends, true)) {
+                    self.schedule(first.key);
+                }
+                return;
+            }
+            qp.claim = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use masq_types::WireQpn;
+
+    use super::*;
+    use crate::udp::LocalId;
+
+    #[test]
+    fn the_oldest_comes_first_wherever_it_is() {
+        let shared = Speakers::default();
+        let remote = (LocalId(1), IpAddr::from([192, 0, 2, 1]), WireQpn::from_wire(7));
+        let key = QpKey::for_test;
+        let first = |shared: &Speakers| shared.first(&remote).map(|c| (c.engine, c.key));
+        let claims = [0, 1, 2, 3].map(|n| shared.join(remote, n % 2, key(n)));
+        assert_eq!(claims.map(|c| c.sends), [true, false, false, false]);
+        // A younger one that moves stays younger.
+        assert!(!shared.moved(&remote, claims[3].age, 0, key(30)));
+        assert!(shared.moved(&remote, claims[0].age, 1, key(10)));
+        assert_eq!(first(&shared), Some((1, key(10))));
+        assert!(shared.leave(&remote, claims[1].age));
+        assert_eq!(first(&shared), Some((1, key(10))));
+        assert!(shared.leave_to_others(&remote, claims[0].age));
+        assert_eq!(first(&shared), Some((0, key(2))));
+        assert!(shared.leave(&remote, claims[2].age));
+        assert!(!shared.leave_to_others(&remote, claims[3].age), "who is alone leaves it to nobody");
+        assert_eq!(first(&shared), Some((0, key(30))));
+        assert!(!shared.leave(&remote, claims[3].age));
+        assert_eq!((first(&shared), shared.lock().claimants.len()), (None, 0));
+        assert!(shared.join(remote, 1, key(5)).sends);
+    }
+}
