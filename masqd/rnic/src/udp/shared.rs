@@ -1,5 +1,6 @@
 use std::io;
 use std::net::{IpAddr, UdpSocket};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustc_hash::FxHashMap;
@@ -17,7 +18,8 @@ pub struct SharedAddresses(Mutex<Inner>);
 struct Inner {
     addresses: FxHashMap<IpAddr, Entry>,
     next_id: u32,
-    sockets: FxHashMap<(IpAddr, u16), Weak<UdpSocket>>,
+    /// Those that are open; who finds one that nobody has any more waits until it is closed.
+    sockets: FxHashMap<(IpAddr, u16), Weak<SharedSocket>>,
 }
 
 #[derive(Debug)]
@@ -87,22 +89,59 @@ impl SharedAddresses {
 
     /// The socket on a port of an address: that of another engine, or one that `open` opens.
     pub(super) fn socket(
-        &self,
+        self: &Arc<Self>,
         address: IpAddr,
         port: u16,
         open: impl FnOnce() -> io::Result<UdpSocket>,
-    ) -> io::Result<Arc<UdpSocket>> {
-        let mut inner = self.lock();
-        if let Some(socket) = inner.sockets.get(&(address, port)).and_then(Weak::upgrade) {
-            return Ok(socket);
+    ) -> io::Result<Arc<SharedSocket>> {
+        let at = (address, port);
+        loop {
+            let mut inner = self.lock();
+            match inner.sockets.get(&at).map(Weak::upgrade) {
+                Some(Some(socket)) => return Ok(socket),
+                // Another engine is about to close it: until then the port is taken.
+                Some(None) => {
+                    drop(inner);
+                    std::thread::yield_now();
+                }
+                None => {
+                    let socket = open()?;
+                    let _place = Place { shared: self.clone(), at };
+                    let socket = Arc::new(SharedSocket { socket, _place });
+                    inner.sockets.insert(at, Arc::downgrade(&socket));
+                    return Ok(socket);
+                }
+            }
         }
-        let socket = Arc::new(open()?);
-        // Those that were closed since take no more room than those that are open.
-        if inner.sockets.len() >= 64 && inner.sockets.len().is_power_of_two() {
-            inner.sockets.retain(|_, s| s.strong_count() > 0);
-        }
-        inner.sockets.insert((address, port), Arc::downgrade(&socket));
-        Ok(socket)
+    }
+}
+
+/// A socket, until the last engine lets go of it.
+#[derive(Debug)]
+pub(super) struct SharedSocket {
+    // Fields are dropped in this order: the place is free when the socket has been closed.
+    socket: UdpSocket,
+    _place: Place,
+}
+
+impl Deref for SharedSocket {
+    type Target = UdpSocket;
+
+    fn deref(&self) -> &UdpSocket {
+        &self.socket
+    }
+}
+
+/// An address and port whose socket is open.
+#[derive(Debug)]
+struct Place {
+    shared: Arc<SharedAddresses>,
+    at: (IpAddr, u16),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().sockets.remove(&self.at);
     }
 }
 
@@ -126,13 +165,28 @@ mod tests {
 
     #[test]
     fn a_socket_is_shared_while_somebody_has_it() {
-        let shared = SharedAddresses::default();
+        let shared = Arc::<SharedAddresses>::default();
         let address = IpAddr::from([127, 0, 201, 31]);
         let open = || UdpSocket::bind((address, 0xc111));
         let socket = shared.socket(address, 0xc111, open).unwrap();
         let same = shared.socket(address, 0xc111, open).unwrap();
         assert!(Arc::ptr_eq(&socket, &same));
         drop((socket, same));
+        let failing = || Err(io::Error::other("not now"));
+        assert!(shared.socket(address, 0xc111, failing).is_err());
         assert!(shared.socket(address, 0xc111, open).is_ok(), "it was closed, and can be opened again");
+    }
+
+    /// Engines that close and open the same port at the same time do not find it taken.
+    #[test]
+    fn a_socket_is_closed_before_it_is_opened_again() {
+        let shared = Arc::<SharedAddresses>::default();
+        let address = IpAddr::from([127, 0, 201, 32]);
+        let open = || UdpSocket::bind((address, 0xc111));
+        let engine = || (0..3000).for_each(|_| drop(shared.socket(address, 0xc111, open).unwrap()));
+        std::thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(engine)));
+        });
+        assert!(shared.lock().sockets.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use masq_wire::ROCEV2_UDP_PORT;
 use rustc_hash::FxHashMap;
 
-use super::shared::SharedAddresses;
+use super::shared::{SharedAddresses, SharedSocket};
 use super::sys::{self, RecvBuffers};
 use super::{Arrival, Datagrams, Network, Train};
 
@@ -39,7 +39,7 @@ struct AddressSockets {
     address: IpAddr,
     /// Who opens ports, for all engines.
     shared: Arc<SharedAddresses>,
-    receiving: Arc<UdpSocket>,
+    receiving: Arc<SharedSocket>,
     sending: FxHashMap<u16, Sending>,
     segmentation: bool,
     /// Bytes of the first train that is to be sent that have left already.
@@ -50,7 +50,7 @@ struct AddressSockets {
 
 #[derive(Debug)]
 struct Sending {
-    socket: Arc<UdpSocket>,
+    socket: Arc<SharedSocket>,
     users: u32,
 }
 
