@@ -195,6 +195,35 @@ fn packets_follow_a_guest_that_moves() {
     );
 }
 
+/// A queue pair moves, and ends where it has come to, before it is heard at a third engine that it has moved: its number is free there.
+#[test]
+fn what_is_heard_late_of_a_queue_pair_is_not_believed() {
+    let mut net = Net::group(&RnicConfig::default(), 3);
+    let mut a = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), 8 << 20);
+    let at = fresh_address();
+    let mut b = Guest::attach(&mut net, 1, 2, 100, &at, 8 << 20);
+    let mut next = Guest::attach(&mut net, 0, 3, 100, &at, 8 << 20);
+    let (mut a_cq, b_cq, next_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64), next.cq(&mut net, 64));
+    let (mut a_qp, b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
+    let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
+    connect(&mut net, (&a, &a_qp), (&b, &b_qp), &Options { timeout: 1, retry_cnt: 0, ..Options::default() });
+    let turn = |net: &mut Net, engine: usize| {
+        net.now += 1_000;
+        let now = Time::from_nanos(net.now);
+        net.engines[engine].turn(now);
+    };
+    a.post(&mut a_qp, &to(&b_mr, 0, request(SEND_OP_RDMA_WRITE, 1)), &[sge(&a_mr, 0, 8)]);
+    // The request is sent to where B was, which says where it is now.
+    turn(&mut net, 0);
+    net.move_guest(&mut b, 2);
+    turn(&mut net, 1);
+    turn(&mut net, 2);
+    net.execute(2, Command::DestroyQp { vnic: b.id, qp: b_qp.handle }).unwrap();
+    assert_eq!(wait(&mut net, &mut a_cq).status, WC_RETRY_EXC_ERR);
+    let again = next.qp_with(&mut net, &next_cq, &next_cq, |init| init.wire_qpn = b_qp.wire);
+    next.to_rtr(&mut net, &again, &a_qp, &Options::default());
+}
+
 /// Two guests at one address are connected to the same queue pair of another host, which cannot tell them apart: the older connection alone sends, whichever
 /// engines have the two, and until it ends.
 #[test]

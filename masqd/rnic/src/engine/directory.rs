@@ -13,13 +13,6 @@ impl World {
         self.away.get(wire).copied()
     }
 
-    /// The engine `engine` has the queue pair with this number, as another engine says that had it.
-    pub fn now_at(&mut self, wire: &(LocalId, WireQpn), engine: usize) {
-        if self.fabric.as_ref().is_some_and(|f| f.index != engine) {
-            self.away.insert(*wire, engine);
-        }
-    }
-
     /// Whether a queue pair other than `key` has this number.
     pub fn is_taken(&self, wire: &(LocalId, WireQpn), key: QpKey) -> bool {
         self.wire.get(wire).is_some_and(|other| *other != key) || self.away.contains_key(wire)

@@ -368,7 +368,12 @@ fn conclude(world: &mut World, request: &Request) {
         Reply::Silence => {
             not_answered(world, key, ask.len);
         }
-        Reply::Elsewhere(engine) => world.now_at(&content.caller.callee(), engine),
+        Reply::Elsewhere(engine) => {
+            let own = world.fabric.as_ref().map(|f| f.index);
+            if let Some(qp) = world.qps.get_mut(key).filter(|_| own != Some(engine)) {
+                qp.initiator.redirected = Some(engine);
+            }
+        }
         Reply::Again(incarnation) => {
             if let Some(qp) = world.qps.get_mut(key) {
                 qp.initiator.meet(incarnation);

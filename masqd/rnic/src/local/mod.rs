@@ -58,6 +58,9 @@ pub struct Initiator {
     wait: Wait,
     /// The peer has become able to answer since another engine was asked.
     nudged: bool,
+    /// The engine that was asked has said that this one has the peer: it is asked next, once. Who has what is known from notes, whose order is that
+    /// of what happened; an answer can come after a note about what was later.
+    redirected: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,14 +215,15 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
         Some(Ok(len)) => len,
         Some(Err(failure)) => return fail(world, key, failure),
     };
-    let Some(qp) = world.qps.get(key) else { return Step::Idle };
+    let Some(qp) = world.qps.get_mut(key) else { return Step::Idle };
     if qp.io.held_send.work.op.is_local() {
         return carry_out(world, key);
     }
+    let redirected = qp.initiator.redirected.take();
     let Some(caller) = Caller::of(world, key) else { return not_answered(world, key, len) };
     match find_peer(world, &caller) {
         Some(peer) => step_here(world, key, &peer, len, room),
-        None => match world.engine_of(&caller.callee()) {
+        None => match redirected.or_else(|| world.engine_of(&caller.callee())) {
             Some(engine) => away::ask(world, engine, key, &caller, len, room),
             None => not_answered(world, key, len),
         },
