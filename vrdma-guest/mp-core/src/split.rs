@@ -123,6 +123,8 @@ pub struct Progress {
     pub spine_free: u32,
     /// The chunk ring's completed prefix.
     pub chunks_done: u32,
+    /// Free entries of the chunk ring that are left to later messages.
+    pub chunks_kept: u32,
 }
 
 /// A part of a message, for the chunk ring.
@@ -201,6 +203,11 @@ impl Splitter {
         self.threshold = if paths > 1 { u64::from(self.limits.threshold_bytes) } else { u64::MAX };
     }
 
+    /// The number of paths that the queue pair uses, as far as is known.
+    pub fn paths(&self) -> u32 {
+        self.paths
+    }
+
     /// Both rings are empty and start from index 0; one path, until [`connect`](Self::connect).
     pub fn reset(&mut self) {
         *self = Self::new(self.limits);
@@ -241,12 +248,13 @@ impl Splitter {
     /// Splits a message, whose chunks, WAIT and tail must all be posted then. `None` if it is to be posted as it is: it is too
     /// short, or the rings have no room.
     pub fn split(&mut self, message: &Message, progress: Progress) -> Option<Split<'_>> {
-        let Progress { spine_next, spine_done, spine_free, chunks_done } = progress;
+        let Progress { spine_next, spine_done, spine_free, chunks_done, chunks_kept } = progress;
         if !self.is_large(u64::from(message.bytes)) || spine_free < 2 {
             return None;
         }
         let body = (message.bytes - 1) & !(self.limits.tail_bytes - 1);
-        let free = self.limits.chunk_entries.saturating_sub(self.at.chunk_next.wrapping_sub(chunks_done));
+        let used = self.at.chunk_next.wrapping_sub(chunks_done).saturating_add(chunks_kept);
+        let free = self.limits.chunk_entries.saturating_sub(used);
         let shift = self.chunk_shift(body, free)?;
 
         let chunk_next = self.at.chunk_next;
@@ -375,6 +383,8 @@ impl Iterator for Split<'_> {
         (left, Some(left))
     }
 }
+
+impl ExactSizeIterator for Split<'_> {}
 
 /// Whether the entries below `index` may not all be complete, when those below `done` are and the next is `next`. What is too long ago to
 /// tell is complete.

@@ -173,7 +173,13 @@ impl Group {
     fn progress(&self) -> Progress {
         let spine_next = self.spine_done.wrapping_add(self.spine.len() as u32);
         let spine_free = SPINE - spine_next.wrapping_sub(self.known.0);
-        Progress { spine_next, spine_done: self.known.0, spine_free, chunks_done: self.known.1 }
+        Progress {
+            spine_next,
+            spine_done: self.known.0,
+            spine_free,
+            chunks_done: self.known.1,
+            chunks_kept: 0,
+        }
     }
 
     fn message(op: &Op) -> Message {
@@ -394,7 +400,7 @@ fn connected(paths: u32) -> Splitter {
 }
 
 fn idle(spine_next: u32) -> Progress {
-    Progress { spine_next, spine_done: 0, spine_free: 64, chunks_done: 0 }
+    Progress { spine_next, spine_done: 0, spine_free: 64, chunks_done: 0, chunks_kept: 0 }
 }
 
 fn write(addr: u64, bytes: u32) -> Message {
@@ -446,9 +452,13 @@ fn no_room_leaves_a_message_whole_and_forgets_nothing() {
     full.at.chunk_next = 1021;
     assert!(full.split(&write(0, MIB), idle(0)).is_none());
     assert_eq!(splitter.checkpoint(), before);
-    // Room for few chunks makes them larger.
+    // Room for few chunks makes them larger, and so does what is kept for others.
     full.at.chunk_next = 1014;
-    assert_eq!(chunks(&mut full, write(0, MIB)).len(), 8);
+    assert_eq!(chunks(&mut full.clone(), write(0, MIB)).len(), 8);
+    let keeps = |chunks_kept| {
+        full.clone().split(&write(0, MIB), Progress { chunks_kept, ..idle(0) }).map(Iterator::count)
+    };
+    assert_eq!([0, 3, 6, 7, u32::MAX].map(keeps), [Some(8), Some(4), Some(4), None, None]);
 }
 
 #[test]
@@ -548,7 +558,7 @@ fn an_idle_while_leaves_nothing_to_wait_for() {
     chunks(&mut splitter, write(0, MIB));
     // Billions of small requests later, old indexes mean nothing.
     for spine in [1u32 << 31, u32::MAX, 2, 3] {
-        let progress = Progress { spine_next: spine, spine_done: spine, spine_free: 64, chunks_done: 32 };
+        let progress = Progress { spine_done: spine, chunks_done: 32, ..idle(spine) };
         let mut next = splitter.clone();
         let chunk = next
             .split(&Message { fence: true, ..write(0, MIB) }, progress)
