@@ -44,7 +44,7 @@ static struct vrdma_mmap_entry *vrdma_cq_map(struct vrdma_pages *ring, u32 entri
 				  ring->count, &reply.ring_offset);
 	if (IS_ERR(entry))
 		return entry;
-	err = vrdma_reply_to_user(udata, &reply, sizeof(reply));
+	err = vrdma_reply_to_user(udata, &reply, sizeof(reply), sizeof(reply));
 	if (err) {
 		vrdma_mmap_remove(entry);
 		return ERR_PTR(err);

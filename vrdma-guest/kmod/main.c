@@ -151,6 +151,7 @@ static int vrdma_device_init(struct vrdma_dev *dev)
 	vrdma_cmd_init(cmd, VRDMA_OP_DEVICE_INIT, device_init);
 	cmd->req.device_init.abi_major = VRDMA_ABI_MAJOR;
 	cmd->req.device_init.abi_minor = VRDMA_ABI_MINOR;
+	cmd->req.device_init.features = vrdma_features(&dev->cfg);
 	cmd->req.device_init.status_page = page_to_phys(dev->ibd->status_page);
 	err = vrdma_ctrl_exec(dev, &cmd, VRDMA_TIMEOUT);
 	kfree(cmd);

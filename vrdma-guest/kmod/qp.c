@@ -118,6 +118,28 @@ static int vrdma_rq_size(const struct vrdma_config *cfg, struct ib_qp_cap *cap,
 	return req->rq_stride_shift > VRDMA_STRIDE_SHIFT_MAX ? -EINVAL : 0;
 }
 
+/*
+ * What a user's queue pair of several paths has more: a chunk ring, and in the send queue room for
+ * the entry with which a split message waits for its chunks.
+ */
+static int vrdma_add_chunks(struct vrdma_backing *backing, const struct ib_qp_cap *cap,
+			    struct ib_udata *udata, struct vrdma_create_qp *req)
+{
+	const struct vrdma_config *cfg = &backing->ibd->dev->cfg;
+
+	if (!req->chunk_entries)
+		return 0;
+	if (req->qp_type != VRDMA_QP_TYPE_RC || vrdma_paths(cfg) < 2)
+		return -EOPNOTSUPP;
+	if (!is_power_of_2(req->chunk_entries) || req->chunk_entries > cfg->max_qp_wr)
+		return -EINVAL;
+	req->flags |= VRDMA_QP_MULTIPATH;
+	if (cap->max_send_wr <= cfg->max_qp_wr / 2)
+		req->sq_entries = cap->max_send_wr * 2;
+	return vrdma_ring_alloc(backing, 2, req->chunk_entries, req->sq_stride_shift, udata,
+				&req->chunks);
+}
+
 static bool vrdma_has_sq(const struct ib_qp_init_attr *attr)
 {
 	return attr->qp_type != IB_QPT_XRC_TGT;
@@ -138,6 +160,8 @@ static int vrdma_qp_rings(struct vrdma_backing *backing, struct ib_qp_init_attr 
 
 	if (vrdma_has_sq(attr)) {
 		err = vrdma_sq_size(cfg, cap, req);
+		if (!err)
+			err = vrdma_add_chunks(backing, cap, udata, req);
 		if (!err)
 			err = vrdma_ring_alloc(backing, 0, req->sq_entries, req->sq_stride_shift,
 					       udata, &req->sq);
@@ -207,6 +231,7 @@ static int vrdma_qp_map(struct vrdma_qp *qp, const struct vrdma_create_qp *req,
 		.db_index = host->db_index,
 		.max_inline_bytes = req->max_inline_bytes,
 		.ring_format = host->ring_format,
+		.chunk_entries = req->chunk_entries,
 	};
 	int err;
 
@@ -216,8 +241,19 @@ static int vrdma_qp_map(struct vrdma_qp *qp, const struct vrdma_create_qp *req,
 		err = vrdma_qp_map_ring(qp->backing->pages[1], udata, &qp->rq, &reply.rq_offset,
 					&reply.rq_bytes);
 	if (!err)
-		err = vrdma_reply_to_user(udata, &reply, sizeof(reply));
+		err = vrdma_qp_map_ring(qp->backing->pages[2], udata, &qp->chunks,
+					&reply.chunks_offset, &reply.chunks_bytes);
+	if (!err)
+		err = vrdma_reply_to_user(udata, &reply, sizeof(reply),
+					  offsetof(struct vrdma_user_qp_reply, chunks_offset));
 	return err;
+}
+
+static void vrdma_qp_unmap(struct vrdma_qp *qp)
+{
+	vrdma_mmap_remove(qp->chunks);
+	vrdma_mmap_remove(qp->rq);
+	vrdma_mmap_remove(qp->sq);
 }
 
 static int vrdma_qp_user_request(struct ib_udata *udata, struct vrdma_user_qp_request *user)
@@ -230,9 +266,8 @@ static int vrdma_qp_user_request(struct ib_udata *udata, struct vrdma_user_qp_re
 	if (err)
 		return err;
 	/* A newer provider asks for what this driver does not know. */
-	if (user->reserved ||
-	    (udata->inlen > sizeof(*user) &&
-	     !ib_is_udata_cleared(udata, sizeof(*user), udata->inlen - sizeof(*user))))
+	if (udata->inlen > sizeof(*user) &&
+	    !ib_is_udata_cleared(udata, sizeof(*user), udata->inlen - sizeof(*user)))
 		return -EOPNOTSUPP;
 	return 0;
 }
@@ -309,6 +344,7 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	req->flags = attr->sq_sig_type == IB_SIGNAL_ALL_WR ? VRDMA_QP_SIGNAL_ALL : 0;
 	req->cookie = vrdma_qp_cookie(attr, backing->handle, udata ? &user : NULL);
 	req->qp_type = attr->qp_type;
+	req->chunk_entries = user.chunk_entries;
 	vrdma_qp_parts(ibqp, attr, req);
 	err = vrdma_qp_rings(backing, attr, udata, req);
 	if (err)
@@ -333,8 +369,7 @@ int vrdma_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr, struct ib_
 	return 0;
 
 err_retire:
-	vrdma_mmap_remove(qp->rq);
-	vrdma_mmap_remove(qp->sq);
+	vrdma_qp_unmap(qp);
 	vrdma_backing_retire(backing);
 	goto err_cmd;
 err_backing:
@@ -579,8 +614,7 @@ int vrdma_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 
 	vrdma_object_hide(qp->backing);
 	vrdma_kqp_fini(qp);
-	vrdma_mmap_remove(qp->rq);
-	vrdma_mmap_remove(qp->sq);
+	vrdma_qp_unmap(qp);
 	vrdma_backing_retire(qp->backing);
 	return 0;
 }

@@ -44,7 +44,7 @@ static int vrdma_srq_map(struct vrdma_srq *srq, const struct vrdma_create_srq *r
 				      ring->count, &reply.ring_offset);
 	if (IS_ERR(srq->ring))
 		return PTR_ERR(srq->ring);
-	err = vrdma_reply_to_user(udata, &reply, sizeof(reply));
+	err = vrdma_reply_to_user(udata, &reply, sizeof(reply), sizeof(reply));
 	if (err)
 		vrdma_mmap_remove(srq->ring);
 	return err;

@@ -6,12 +6,15 @@
 
 #include "vrdma.h"
 
-/* User space cannot work without the whole reply: it says where the rings are. */
-int vrdma_reply_to_user(struct ib_udata *udata, const void *reply, size_t bytes)
+/*
+ * Copies of a reply what user space knows of it. It cannot work without the first @least bytes, which say
+ * where the rings are.
+ */
+int vrdma_reply_to_user(struct ib_udata *udata, const void *reply, size_t bytes, size_t least)
 {
-	if (udata->outlen < bytes)
+	if (udata->outlen < least)
 		return -EINVAL;
-	return ib_copy_to_udata(udata, (void *)reply, bytes);
+	return ib_copy_to_udata(udata, (void *)reply, min(bytes, udata->outlen));
 }
 
 static void vrdma_ucontext_unmap(struct vrdma_ucontext *context)
@@ -29,6 +32,9 @@ static int vrdma_ucontext_map(struct vrdma_ucontext *context, struct ib_udata *u
 		.kick_value = VRDMA_QUEUE_FIRST_COMP + cfg->num_comp_vectors,
 		.max_inline_bytes = cfg->max_inline_bytes,
 		.max_send_sge = cfg->max_send_sge,
+		.features = vrdma_features(cfg),
+		.max_msg_bytes = cfg->max_msg_bytes,
+		.paths = vrdma_paths(cfg),
 	};
 
 	context->status = vrdma_mmap_insert(&context->ib, VRDMA_MMAP_STATUS, NULL, 1,
@@ -44,7 +50,8 @@ static int vrdma_ucontext_map(struct vrdma_ucontext *context, struct ib_udata *u
 					  &reply.kick_offset);
 	if (IS_ERR(context->kick))
 		return PTR_ERR(context->kick);
-	return vrdma_reply_to_user(udata, &reply, sizeof(reply));
+	return vrdma_reply_to_user(udata, &reply, sizeof(reply),
+				   offsetof(struct vrdma_user_context_reply, features));
 }
 
 /* Makes a context at the host, with its doorbell area. Returns an error pointer on failure. */

@@ -164,6 +164,18 @@ struct vrdma_dev {
 	unsigned long stats_until; /* then it is not asked before this time */
 };
 
+/* The host's optional parts of the contract that are used: all that there are, and not by this module itself. */
+static inline u64 vrdma_features(const struct vrdma_config *cfg)
+{
+	return cfg->features & VRDMA_FEATURE_STEER;
+}
+
+/* Paths that a queue pair can have. Hosts before version 1.3 know only one. */
+static inline u32 vrdma_paths(const struct vrdma_config *cfg)
+{
+	return cfg->abi_minor < 3 ? 1 : cfg->paths;
+}
+
 void vrdma_poke_monitor(struct vrdma_dev *dev, unsigned long delay);
 void vrdma_watch_host(struct vrdma_dev *dev);
 
@@ -208,19 +220,22 @@ int vrdma_table_write(struct vrdma_table *table, const struct vrdma_pages *pages
 
 /* ---- What the host may touch for one object (backing.c) ---- */
 
+/* Those of a queue pair: send queue, receive queue, chunk ring. */
+#define VRDMA_RINGS_MAX 3
+
 struct vrdma_backing {
 	struct vrdma_ibdev *ibd;
 	struct list_head entry; /* in vrdma_ibdev.zombies */
 	u32 handle;
 	struct ib_umem *umem;
-	struct vrdma_pages *pages[2];
+	struct vrdma_pages *pages[VRDMA_RINGS_MAX];
 	/*
 	 * What takes the place of umem or pages[0] when the host agrees to a change; without its answer
 	 * they stay here.
 	 */
 	struct ib_umem *next_umem;
 	struct vrdma_pages *next_pages;
-	struct vrdma_table table[2]; /* only while the object is created */
+	struct vrdma_table table[VRDMA_RINGS_MAX]; /* only while the object is created */
 	struct vrdma_cmd destroy;
 };
 
@@ -416,6 +431,7 @@ struct vrdma_qp {
 	struct vrdma_kqp *kernel; /* NULL for one of user space */
 	struct vrdma_mmap_entry *sq;
 	struct vrdma_mmap_entry *rq;
+	struct vrdma_mmap_entry *chunks;
 	struct ib_qp_cap cap;
 	enum ib_sig_type sig_type;
 	struct mutex lock; /* serialises modify_qp and query_qp, and protects state */
@@ -477,7 +493,7 @@ static inline struct vrdma_qp *to_vqp(struct ib_qp *ib)
 void vrdma_object_publish(struct vrdma_backing *backing, struct vrdma_object *object);
 void vrdma_object_hide(struct vrdma_backing *backing);
 
-int vrdma_reply_to_user(struct ib_udata *udata, const void *reply, size_t bytes);
+int vrdma_reply_to_user(struct ib_udata *udata, const void *reply, size_t bytes, size_t least);
 
 struct vrdma_mmap_entry *vrdma_mmap_insert(struct ib_ucontext *ucontext, enum vrdma_mmap_kind kind,
 					   struct vrdma_pages *pages, u32 count, u64 *offset);

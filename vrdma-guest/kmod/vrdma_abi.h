@@ -44,6 +44,8 @@
 #define VRDMA_FAST_REG_MAX_PAGES 512
 /* Bytes of a page in every list of guest pages, whatever the guest's own page size is. */
 #define VRDMA_PAGE_BYTES 4096
+/* Config::features: sends of queue pairs with several paths can be split (SEND_OP_STEER, SEND_STEERED). */
+#define VRDMA_FEATURE_STEER 1
 
 /*
  * The device's config space, read-only for the guest. The host notifies a change of epoch,
@@ -56,7 +58,7 @@ struct vrdma_config {
 	__u16 abi_major;
 	/* ABI_MINOR of the host. */
 	__u16 abi_minor;
-	/* Optional parts of the contract that the host offers; none is defined yet. */
+	/* FEATURE_ bits: optional parts of the contract that the host offers. */
 	__u64 features;
 	/* Names the lifetime of the RNIC's objects, never 0. A new value tells the guest that all its objects are gone. */
 	__u64 epoch;
@@ -1014,7 +1016,7 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
 #define VRDMA_SEND_OP_REG_MR 32
 /*
  * In the send queue of a queue pair with QP_MULTIPATH: what is behind it starts when the chunks below the index rkey of the chunk ring are
- * done. It writes a completion only if it fails. Since version 1.3.
+ * done. It never writes a completion: what it stands for is told by the request behind it. Since version 1.3.
  */
 #define VRDMA_SEND_OP_WAIT 128
 /*
@@ -1180,7 +1182,10 @@ struct vrdma_send_header {
 	__u64 remote_addr;
 	/* The peer's key of an RDMA request. */
 	__u32 rkey;
-	/* Bytes of inline data, with SEND_INLINE. */
+	/*
+	 * Bytes of inline data, with SEND_INLINE. Of a SEND_OP_RDMA_READ in the send queue of a queue pair with QP_MULTIPATH: bytes of the message that chunks
+	 * have read; its completion counts them. Else zero.
+	 */
 	__u32 inline_bytes;
 };
 static_assert(sizeof(struct vrdma_send_header) == 32, "size of vrdma_send_header");
@@ -1376,8 +1381,14 @@ struct vrdma_user_context_reply {
 	__u32 max_inline_bytes;
 	/* Most scatter/gather entries of a send. */
 	__u32 max_send_sge;
+	/* The features in use: those of Config::features that the module knows. */
+	__u64 features;
+	/* Config::max_msg_bytes. This and what follows: 0 from modules that know no queue pairs with several paths. */
+	__u32 max_msg_bytes;
+	/* Paths that a queue pair can have; with less than 2 there are no chunk rings. */
+	__u32 paths;
 };
-static_assert(sizeof(struct vrdma_user_context_reply) == 40, "size of vrdma_user_context_reply");
+static_assert(sizeof(struct vrdma_user_context_reply) == 56, "size of vrdma_user_context_reply");
 static_assert(offsetof(struct vrdma_user_context_reply, status_offset) == 0, "offset of vrdma_user_context_reply.status_offset");
 static_assert(offsetof(struct vrdma_user_context_reply, doorbell_offset) == 8, "offset of vrdma_user_context_reply.doorbell_offset");
 static_assert(offsetof(struct vrdma_user_context_reply, kick_offset) == 16, "offset of vrdma_user_context_reply.kick_offset");
@@ -1385,6 +1396,9 @@ static_assert(offsetof(struct vrdma_user_context_reply, num_db_slots) == 24, "of
 static_assert(offsetof(struct vrdma_user_context_reply, kick_value) == 28, "offset of vrdma_user_context_reply.kick_value");
 static_assert(offsetof(struct vrdma_user_context_reply, max_inline_bytes) == 32, "offset of vrdma_user_context_reply.max_inline_bytes");
 static_assert(offsetof(struct vrdma_user_context_reply, max_send_sge) == 36, "offset of vrdma_user_context_reply.max_send_sge");
+static_assert(offsetof(struct vrdma_user_context_reply, features) == 40, "offset of vrdma_user_context_reply.features");
+static_assert(offsetof(struct vrdma_user_context_reply, max_msg_bytes) == 48, "offset of vrdma_user_context_reply.max_msg_bytes");
+static_assert(offsetof(struct vrdma_user_context_reply, paths) == 52, "offset of vrdma_user_context_reply.paths");
 
 /* Reply to create_cq and resize_cq. */
 struct vrdma_user_cq_reply {
@@ -1433,12 +1447,15 @@ static_assert(offsetof(struct vrdma_user_srq_reply, reserved) == 21, "offset of 
 struct vrdma_user_qp_request {
 	/* CreateQp::cookie: the provider's number for the QP. */
 	__u32 cookie;
-	/* Zero. */
-	__u32 reserved;
+	/*
+	 * Entries of a chunk ring that the QP is to have (QP_MULTIPATH), a power of two, at most Config::max_qp_wr; 0: none. EOPNOTSUPP from modules and hosts
+	 * that have none, and for QPs of other types than RC.
+	 */
+	__u32 chunk_entries;
 };
 static_assert(sizeof(struct vrdma_user_qp_request) == 8, "size of vrdma_user_qp_request");
 static_assert(offsetof(struct vrdma_user_qp_request, cookie) == 0, "offset of vrdma_user_qp_request.cookie");
-static_assert(offsetof(struct vrdma_user_qp_request, reserved) == 4, "offset of vrdma_user_qp_request.reserved");
+static_assert(offsetof(struct vrdma_user_qp_request, chunk_entries) == 4, "offset of vrdma_user_qp_request.chunk_entries");
 
 /* Reply to create_qp. */
 struct vrdma_user_qp_reply {
@@ -1450,7 +1467,7 @@ struct vrdma_user_qp_reply {
 	__u32 sq_bytes;
 	/* Length of the receive queue in bytes, whole pages; 0 when there is none. */
 	__u32 rq_bytes;
-	/* Entries of the send queue. */
+	/* Entries of the send queue. With a chunk ring up to twice the max_send_wr of the QP, as a split message takes two. */
 	__u32 sq_entries;
 	/* Entries of the receive queue. */
 	__u32 rq_entries;
@@ -1466,10 +1483,16 @@ struct vrdma_user_qp_reply {
 	__u16 max_inline_bytes;
 	/* RING_FORMAT_1. */
 	__u32 ring_format;
+	/* Entries of the chunk ring; 0 when there is none. Its stride is that of the send queue. */
+	__u32 chunk_entries;
+	/* The chunk ring: header and entries. */
+	__u64 chunks_offset;
+	/* Length of the chunk ring in bytes, whole pages. */
+	__u32 chunks_bytes;
 	/* Zero. */
 	__u32 reserved;
 };
-static_assert(sizeof(struct vrdma_user_qp_reply) == 48, "size of vrdma_user_qp_reply");
+static_assert(sizeof(struct vrdma_user_qp_reply) == 64, "size of vrdma_user_qp_reply");
 static_assert(offsetof(struct vrdma_user_qp_reply, sq_offset) == 0, "offset of vrdma_user_qp_reply.sq_offset");
 static_assert(offsetof(struct vrdma_user_qp_reply, rq_offset) == 8, "offset of vrdma_user_qp_reply.rq_offset");
 static_assert(offsetof(struct vrdma_user_qp_reply, sq_bytes) == 16, "offset of vrdma_user_qp_reply.sq_bytes");
@@ -1482,7 +1505,10 @@ static_assert(offsetof(struct vrdma_user_qp_reply, db_slot) == 34, "offset of vr
 static_assert(offsetof(struct vrdma_user_qp_reply, db_index) == 36, "offset of vrdma_user_qp_reply.db_index");
 static_assert(offsetof(struct vrdma_user_qp_reply, max_inline_bytes) == 38, "offset of vrdma_user_qp_reply.max_inline_bytes");
 static_assert(offsetof(struct vrdma_user_qp_reply, ring_format) == 40, "offset of vrdma_user_qp_reply.ring_format");
-static_assert(offsetof(struct vrdma_user_qp_reply, reserved) == 44, "offset of vrdma_user_qp_reply.reserved");
+static_assert(offsetof(struct vrdma_user_qp_reply, chunk_entries) == 44, "offset of vrdma_user_qp_reply.chunk_entries");
+static_assert(offsetof(struct vrdma_user_qp_reply, chunks_offset) == 48, "offset of vrdma_user_qp_reply.chunks_offset");
+static_assert(offsetof(struct vrdma_user_qp_reply, chunks_bytes) == 56, "offset of vrdma_user_qp_reply.chunks_bytes");
+static_assert(offsetof(struct vrdma_user_qp_reply, reserved) == 60, "offset of vrdma_user_qp_reply.reserved");
 
 /* ---- Counters ---- */
 

@@ -27,6 +27,8 @@ abi_constants! {
     pub const FAST_REG_MAX_PAGES: u32 = 512;
     /// Bytes of a page in every list of guest pages, whatever the guest's own page size is.
     pub const PAGE_BYTES: u32 = 4096;
+    /// Config::features: sends of queue pairs with several paths can be split (SEND_OP_STEER, SEND_STEERED).
+    pub const FEATURE_STEER: u64 = 1;
 }
 
 abi_structs! {
@@ -39,7 +41,7 @@ abi_structs! {
         pub abi_major: u16,
         /// ABI_MINOR of the host.
         pub abi_minor: u16,
-        /// Optional parts of the contract that the host offers; none is defined yet.
+        /// FEATURE_ bits: optional parts of the contract that the host offers.
         pub features: u64,
         /// Names the lifetime of the RNIC's objects, never 0. A new value tells the guest that all its objects are gone.
         pub epoch: u64,

@@ -80,7 +80,7 @@ abi_constants! {
     /// Fast registration (IB_WR_REG_MR): rkey is the key of the region from then on. Only QPs of a context with CONTEXT_KERNEL.
     pub const SEND_OP_REG_MR: u8 = 0x20;
     /// In the send queue of a queue pair with QP_MULTIPATH: what is behind it starts when the chunks below the index rkey of the chunk ring are
-    /// done. It writes a completion only if it fails. Since version 1.3.
+    /// done. It never writes a completion: what it stands for is told by the request behind it. Since version 1.3.
     pub const SEND_OP_WAIT: u8 = 0x80;
     /// In a chunk ring: data of a message that the peer places into one of its receives. rkey is that receive's number, counted from 0 at RTS over the
     /// requests of the send queue that take one (sends, and writes with immediate data); remote_addr is the offset in the message. Since version 1.3.
@@ -228,7 +228,8 @@ abi_structs! {
         pub remote_addr: u64,
         /// The peer's key of an RDMA request.
         pub rkey: u32,
-        /// Bytes of inline data, with SEND_INLINE.
+        /// Bytes of inline data, with SEND_INLINE. Of a SEND_OP_RDMA_READ in the send queue of a queue pair with QP_MULTIPATH: bytes of the message that chunks
+        /// have read; its completion counts them. Else zero.
         pub inline_bytes: u32,
     }
 

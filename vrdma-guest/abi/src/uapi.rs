@@ -3,6 +3,8 @@
 //!
 //! Offsets are for mmap(2) on the context's command descriptor, with MAP_SHARED and exactly the
 //! length given.
+//!
+//! A structure can grow at its end without a new [`UVERBS_ABI`]: each side takes what the other does not know of it for zero.
 
 abi_constants! {
     /// uverbs ABI version of the module (ib_device_ops.uverbs_abi_ver).
@@ -26,6 +28,12 @@ abi_structs! {
         pub max_inline_bytes: u32,
         /// Most scatter/gather entries of a send.
         pub max_send_sge: u32,
+        /// The features in use: those of Config::features that the module knows.
+        pub features: u64,
+        /// Config::max_msg_bytes. This and what follows: 0 from modules that know no queue pairs with several paths.
+        pub max_msg_bytes: u32,
+        /// Paths that a queue pair can have; with less than 2 there are no chunk rings.
+        pub paths: u32,
     }
 
     /// Reply to create_cq and resize_cq.
@@ -62,8 +70,9 @@ abi_structs! {
     pub struct UserQpRequest {
         /// CreateQp::cookie: the provider's number for the QP.
         pub cookie: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Entries of a chunk ring that the QP is to have (QP_MULTIPATH), a power of two, at most Config::max_qp_wr; 0: none. EOPNOTSUPP from modules and hosts
+        /// that have none, and for QPs of other types than RC.
+        pub chunk_entries: u32,
     }
 
     /// Reply to create_qp.
@@ -76,7 +85,7 @@ abi_structs! {
         pub sq_bytes: u32,
         /// Length of the receive queue in bytes, whole pages; 0 when there is none.
         pub rq_bytes: u32,
-        /// Entries of the send queue.
+        /// Entries of the send queue. With a chunk ring up to twice the max_send_wr of the QP, as a split message takes two.
         pub sq_entries: u32,
         /// Entries of the receive queue.
         pub rq_entries: u32,
@@ -92,6 +101,12 @@ abi_structs! {
         pub max_inline_bytes: u16,
         /// RING_FORMAT_1.
         pub ring_format: u32,
+        /// Entries of the chunk ring; 0 when there is none. Its stride is that of the send queue.
+        pub chunk_entries: u32,
+        /// The chunk ring: header and entries.
+        pub chunks_offset: u64,
+        /// Length of the chunk ring in bytes, whole pages.
+        pub chunks_bytes: u32,
         /// Zero.
         pub reserved: u32,
     }

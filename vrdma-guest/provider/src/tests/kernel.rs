@@ -185,6 +185,7 @@ unsafe extern "C" fn get_context(
                 kick_value: FIRST_DOORBELL_QUEUE,
                 max_inline_bytes: 256,
                 max_send_sge: 30,
+                ..UserContextReply::ZERO
             };
         })
     }
