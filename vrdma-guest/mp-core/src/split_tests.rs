@@ -553,6 +553,32 @@ fn a_fence_waits_for_reads() {
 }
 
 #[test]
+fn a_tail_is_remembered_when_its_chunks_are_done() {
+    let mut splitter = connected(4);
+    chunks(&mut splitter, write(0, MIB));
+    let progress = Progress { chunks_done: 32, ..idle(2) };
+    let last = splitter.split(&write(0, 2 * MIB), progress).and_then(|split| split.take(16).last());
+    assert_eq!(last.map(|chunk| (chunk.after_chunk, chunk.after_spine)), Some((None, Some(2))));
+}
+
+#[test]
+fn what_a_batch_made_forgotten_is_waited_for_when_the_batch_is_taken_back() {
+    let mut splitter = connected(4);
+    for i in 0..4 {
+        chunks(&mut splitter, write(i << 20, MIB));
+    }
+    let checkpoint = splitter.checkpoint();
+    let (chunk_end, spine_end) = (splitter.chunk_next(), splitter.at.spine_next);
+    for i in 0..20 {
+        assert!(!chunks(&mut splitter, write(i << 30, MIB)).is_empty());
+    }
+    splitter.roll_back(checkpoint);
+    assert_eq!(splitter.checkpoint(), checkpoint);
+    let chunk = chunks(&mut splitter, write(1 << 50, MIB))[0];
+    assert_eq!((chunk.after_chunk, chunk.after_spine), (Some(chunk_end), Some(spine_end)));
+}
+
+#[test]
 fn an_idle_while_leaves_nothing_to_wait_for() {
     let mut splitter = connected(4);
     chunks(&mut splitter, write(0, MIB));
