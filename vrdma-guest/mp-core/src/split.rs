@@ -89,7 +89,7 @@ impl Kind {
 }
 
 /// Where a message's bytes begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Key of the region or window.
     pub key: u32,
