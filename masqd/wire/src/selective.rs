@@ -72,6 +72,17 @@ impl<'a> Arrived<'a> {
         Self(bytes.get(..Self::MAX_BYTES).unwrap_or(bytes))
     }
 
+    /// The bitmap as words: bit `i` is bit `i % 64` of word `i / 64`.
+    pub fn words(self) -> [u64; Arrived::MAX_BITS as usize / 64] {
+        let mut words = [0; Arrived::MAX_BITS as usize / 64];
+        for (word, bytes) in words.iter_mut().zip(self.0.chunks(8)) {
+            let mut whole = [0; 8];
+            whole.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            *word = u64::from_le_bytes(whole);
+        }
+        words
+    }
+
     /// The places of the bits that are set, below [`Arrived::MAX_BITS`], in order.
     pub fn places(self) -> impl Iterator<Item = u32> + 'a {
         self.0.iter().zip(0u32..).flat_map(|(&byte, at)| {
@@ -105,6 +116,19 @@ impl ArrivedRepr {
         repr
     }
 
+    /// The bitmap of these words, laid out as in [`Arrived::words`].
+    pub fn of_words(words: [u64; Arrived::MAX_BITS as usize / 64]) -> Self {
+        let mut bytes = [0; Arrived::MAX_BYTES];
+        let mut len = 4;
+        for (i, (to, word)) in bytes.chunks_exact_mut(8).zip(words).enumerate() {
+            to.copy_from_slice(&word.to_le_bytes());
+            if word != 0 {
+                len = 8 * i + if word > u32::MAX.into() { 8 } else { 4 };
+            }
+        }
+        Self { bytes, len }
+    }
+
     /// Its bytes, 4 to [`Arrived::MAX_BYTES`], a multiple of four.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
@@ -134,6 +158,12 @@ mod tests {
         let repr = ArrivedRepr::of(places);
         assert_eq!(repr.bytes(), [1, 2, 0, 0x80, 1, 0, 0, 0]);
         assert_eq!(Arrived::new(repr.bytes()).places().collect::<Vec<_>>(), places);
+        let words = Arrived::new(repr.bytes()).words();
+        assert_eq!((words[0], words[1]), (1 << 32 | 1 << 31 | 1 << 9 | 1, 0));
+        assert_eq!(ArrivedRepr::of_words(words), repr);
+        let far = ArrivedRepr::of([3, 70]);
+        assert_eq!(ArrivedRepr::of_words(Arrived::new(far.bytes()).words()), far);
+        assert_eq!(ArrivedRepr::of_words(Default::default()), ArrivedRepr::of([]));
         assert_eq!(ArrivedRepr::of([]).bytes(), [0; 4]);
     }
 

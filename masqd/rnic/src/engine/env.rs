@@ -224,6 +224,14 @@ impl Env for QpEnv<'_> {
         self.spares.give_back_room(room);
     }
 
+    fn lend_buffer(&mut self) -> Vec<u8> {
+        self.spares.lend_buffer()
+    }
+
+    fn give_back_buffer(&mut self, buffer: Vec<u8>) {
+        self.spares.give_back_buffer(buffer);
+    }
+
     fn may_hold(&self, buffers: usize) -> bool {
         limits::may_hold(self.held_by_others, buffers)
     }

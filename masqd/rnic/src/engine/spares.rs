@@ -1,4 +1,5 @@
-//! Requests that are done, whose buffers serve those to come: of all queue pairs, so that idle ones keep none and busy ones allocate none.
+//! Buffers of requests that are done and of packets that were kept, which serve those to come: of all queue pairs, so that idle ones keep none and busy ones
+//! allocate none. (Of memory that is freed and taken again the C library may give the pages back to the kernel in between, which costs more than all else.)
 
 use crate::transport::{Room, SendWork};
 
@@ -7,6 +8,7 @@ use crate::transport::{Room, SendWork};
 pub struct Spares {
     works: Vec<SendWork>,
     rooms: Vec<Room>,
+    buffers: Vec<Vec<u8>>,
 }
 
 impl Spares {
@@ -17,6 +19,9 @@ impl Spares {
     const MOST_ROOMS: usize = 64;
     /// For how many requests that is at most; what is larger has served as many, and may well be made again.
     const MOST_ROOM: usize = 64;
+
+    /// How many buffers of packets are kept: as many as one peer can have on its way, at most a packet of path MTU 4096 each.
+    const MOST_BUFFERS: usize = 1024;
 
     /// A request to fill, without data.
     pub fn lend(&mut self) -> SendWork {
@@ -43,6 +48,19 @@ impl Spares {
             self.rooms.push(room);
         }
     }
+
+    /// A buffer to fill, empty.
+    pub fn lend_buffer(&mut self) -> Vec<u8> {
+        self.buffers.pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer, if not too many are kept. What it held is its guest's, and goes no further.
+    pub fn give_back_buffer(&mut self, mut buffer: Vec<u8>) {
+        if self.buffers.len() < Self::MOST_BUFFERS {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -58,6 +76,9 @@ mod tests {
         assert_eq!((again.inline_data.len(), again.sges.len()), (0, 0));
         assert!(again.inline_data.capacity() >= 200);
         assert_eq!(spares.lend().inline_data.capacity(), 0, "there was one");
+        spares.give_back_buffer(vec![7; 4096]);
+        let again = spares.lend_buffer();
+        assert!(again.is_empty() && again.capacity() >= 4096);
     }
 
     #[test]
@@ -65,6 +86,8 @@ mod tests {
         let mut spares = Spares::default();
         (0..2 * Spares::MOST_WORKS).for_each(|_| spares.give_back(SendWork::default()));
         (0..2 * Spares::MOST_ROOMS).for_each(|_| spares.give_back_room(Room::default()));
+        (0..2 * Spares::MOST_BUFFERS).for_each(|_| spares.give_back_buffer(Vec::new()));
         assert_eq!((spares.works.len(), spares.rooms.len()), (Spares::MOST_WORKS, Spares::MOST_ROOMS));
+        assert_eq!(spares.buffers.len(), Spares::MOST_BUFFERS);
     }
 }

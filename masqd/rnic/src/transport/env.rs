@@ -45,6 +45,14 @@ pub trait Env {
     /// Takes the room of a queue pair that holds none any more.
     fn give_back_room(&mut self, _room: Room) {}
 
+    /// An empty buffer for a packet that is kept. It may have been [given back](Self::give_back_buffer).
+    fn lend_buffer(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Takes the buffer of a packet that is not kept any more.
+    fn give_back_buffer(&mut self, _buffer: Vec<u8>) {}
+
     /// Whether a queue pair that keeps the memory of `buffers` send requests may keep that of one more. Without, it goes on
     /// when one of its requests is done; it is not asked for the first.
     fn may_hold(&self, _buffers: usize) -> bool {

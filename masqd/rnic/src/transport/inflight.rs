@@ -39,12 +39,15 @@ pub(super) struct Inflight {
     end: Psn,
     /// Which request `next` lies in; the number of requests when it is `end`.
     cursor: usize,
+    /// How many of them are READs and atomics.
+    fetches: usize,
 }
 
 impl Inflight {
     /// Forgets everything and begins at `psn`.
     pub(super) fn start(&mut self, psn: Psn) {
         self.requests.clear();
+        self.fetches = 0;
         (self.una, self.next, self.high, self.end, self.cursor) = (psn, psn, psn, psn, 0);
     }
 
@@ -108,6 +111,11 @@ impl Inflight {
         self.requests.get_mut(at)
     }
 
+    /// Whether a READ or atomic is held.
+    pub(super) fn has_fetch(&self) -> bool {
+        self.fetches > 0
+    }
+
     /// How many requests are held.
     pub(super) fn len(&self) -> usize {
         self.requests.len()
@@ -131,6 +139,7 @@ impl Inflight {
 
     /// Gives a request its PSNs.
     pub(super) fn push(&mut self, work: SendWork, packets: u32, len: u32, failure: Option<Failure>) {
+        self.fetches += usize::from(work.op.is_fetch());
         self.requests.push_back(Request { work, first: self.end, packets, len, failure, carried_out: false });
         self.end = self.end.plus(packets);
     }
@@ -195,6 +204,7 @@ impl Inflight {
     pub(super) fn pop(&mut self) -> Option<Request> {
         let request = self.requests.pop_front()?;
         self.cursor = self.cursor.saturating_sub(1);
+        self.fetches -= usize::from(request.work.op.is_fetch());
         Some(request)
     }
 }

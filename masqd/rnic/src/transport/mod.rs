@@ -39,6 +39,7 @@ mod describe;
 mod env;
 mod inflight;
 mod link;
+mod psn_set;
 mod receipt;
 mod reorder;
 mod request;

@@ -14,12 +14,13 @@ use masq_types::Psn;
 use masq_wire::Arrived;
 
 use super::inflight::Inflight;
+use super::psn_set::{MOST, PsnSet, slot};
 use super::reorder::Reorder;
 use super::request::Request;
 use super::time::Time;
 
-/// PSNs on their way at once, at most: what a bitmap can name.
-pub(super) const MOST: usize = Arrived::MAX_BITS as usize;
+/// How many places are remembered: those of all that is on its way, and as many of what has got another since.
+const PLACES: usize = 2 * MOST;
 
 /// Exists from when a loss shows until all that is known of is in order again.
 #[derive(Debug)]
@@ -27,17 +28,23 @@ pub(super) struct Recovery {
     /// What the peer expects, as far as it is known: all before it is carried out.
     heard: Psn,
     /// Requests behind it that the peer keeps.
-    there: Bits,
+    there: PsnSet,
     /// Answers that came too early.
     pub(super) answers: Reorder,
     /// What is to be sent again now.
-    lost: Bits,
+    lost: PsnSet,
     /// The place of each PSN on its way in the order of sending, by its low bits.
     order: [u32; MOST],
+    /// Which PSN has a place, by the place's low bits; it may have got another since.
+    places: [Psn; PLACES],
     /// The last place.
     last: u32,
     /// The newest place of what has arrived.
     newest: u32,
+    /// What has places before this one has been looked at: it is known to be lost, or not needed any more.
+    seen: u32,
+    /// Something that was not needed when it was looked at may be needed again.
+    look_at_all: bool,
 }
 
 impl Recovery {
@@ -45,12 +52,15 @@ impl Recovery {
     pub(super) fn new(inflight: &Inflight) -> Box<Self> {
         let mut new = Box::new(Self {
             heard: inflight.una(),
-            there: Bits::default(),
+            there: PsnSet::default(),
             answers: Reorder::default(),
-            lost: Bits::default(),
+            lost: PsnSet::default(),
             order: [0; MOST],
+            places: [inflight.una(); PLACES],
             last: 0,
             newest: 0,
+            seen: 0,
+            look_at_all: false,
         });
         new.sent(inflight.una(), inflight.on_their_way());
         new
@@ -67,6 +77,7 @@ impl Recovery {
             let psn = psn.plus(place);
             self.last = self.last.wrapping_add(1);
             self.order[slot(psn)] = self.last;
+            self.places[self.last as usize % PLACES] = psn;
             self.lost.clear(psn);
         }
     }
@@ -81,19 +92,23 @@ impl Recovery {
             return;
         }
         for place in known..told.min(sent) {
-            self.arrived(una.plus(place));
+            let psn = una.plus(place);
+            self.arrived(psn);
+            self.there.clear(psn);
+        }
+        // What was never sent, or is to be sent again anyway, means nothing.
+        let count = sent.saturating_sub(told + 1);
+        let keeps = keeps.map(|keeps| PsnSet::from_words(heard.plus(1), &keeps.words(), count));
+        let keeps = keeps.unwrap_or_default();
+        for slot in keeps.without(&self.there).slots() {
+            self.arrived_at(slot);
         }
         if told > known {
             self.heard = heard;
-            self.there = Bits::default();
-        }
-        for place in keeps.into_iter().flat_map(Arrived::places) {
-            let psn = heard.plus(place + 1);
-            // What was never sent, or is to be sent again anyway, means nothing.
-            if psn.since(una) < sent {
-                self.there.set(psn);
-                self.arrived(psn);
-            }
+            self.look_at_all |= !self.there.without(&keeps).is_empty();
+            self.there = keeps;
+        } else {
+            self.there.add(&keeps);
         }
     }
 
@@ -125,15 +140,37 @@ impl Recovery {
     }
 
     fn arrived(&mut self, psn: Psn) {
-        let place = self.order[slot(psn)];
+        self.arrived_at(slot(psn));
+    }
+
+    fn arrived_at(&mut self, slot: usize) {
+        let place = self.order[slot];
         if is_newer(place, self.newest) {
             self.newest = place;
         }
     }
 
     /// Looks for what is lost.
+    ///
+    /// Of what asks for no data, each place is looked at once, when something newer has arrived: what is needed then is lost, what is not will not be needed again,
+    /// unless the peer lets go of what it kept. Whether the data of a READ is missing shows later than that.
     pub(super) fn find_lost(&mut self, inflight: &Inflight, read_packets: u32) {
-        self.mark_lost(inflight, read_packets, |r, psn| is_newer(r.newest, r.order[slot(psn)]));
+        let missed = self.last.wrapping_sub(self.seen) as usize >= PLACES;
+        if self.look_at_all || missed || inflight.has_fetch() {
+            self.look_at_all = false;
+            self.mark_lost(inflight, read_packets, |r, psn| is_newer(r.newest, r.order[slot(psn)]));
+        } else {
+            let (una, sent) = (inflight.una(), inflight.on_their_way());
+            while self.seen != self.newest {
+                let psn = self.places[self.seen as usize % PLACES];
+                let current = self.order[slot(psn)] == self.seen && psn.since(una) < sent;
+                if current && !psn.precedes(self.heard) && !self.there.has(psn) {
+                    self.lost.set(psn);
+                }
+                self.seen = self.seen.wrapping_add(1);
+            }
+        }
+        self.seen = self.newest;
     }
 
     /// Takes all gaps that are known for lost again: what was sent to fill them has had time enough.
@@ -199,50 +236,9 @@ impl Recovery {
     }
 }
 
-fn slot(psn: Psn) -> usize {
-    psn.get() as usize % MOST
-}
-
 /// Whether one place in the order of sending comes after another; they wrap.
 fn is_newer(place: u32, than: u32) -> bool {
     (1..1 << 31).contains(&place.wrapping_sub(than))
-}
-
-/// A set of PSNs of which no two lie [`MOST`] or more apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bits([u64; MOST / 64]);
-
-impl Bits {
-    fn set(&mut self, psn: Psn) {
-        self.0[slot(psn) / 64] |= 1 << (slot(psn) % 64);
-    }
-
-    fn clear(&mut self, psn: Psn) {
-        self.0[slot(psn) / 64] &= !(1 << (slot(psn) % 64));
-    }
-
-    fn has(&self, psn: Psn) -> bool {
-        self.0[slot(psn) / 64] >> (slot(psn) % 64) & 1 != 0
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| *word == 0)
-    }
-
-    /// How far behind `from` the first one lies, among `count`.
-    fn first(&self, from: Psn, count: u32) -> Option<u32> {
-        let mut place = 0;
-        while place < count {
-            let at = slot(from.plus(place));
-            let word = self.0[at / 64] >> (at % 64);
-            if word != 0 {
-                let found = place + word.trailing_zeros();
-                return (found < count).then_some(found);
-            }
-            place += 64 - (at % 64) as u32;
-        }
-        None
-    }
 }
 
 /// When to ask the peer what has arrived, because nothing tells: the end of what was sent may be lost, or all answers.

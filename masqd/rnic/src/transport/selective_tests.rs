@@ -1,4 +1,5 @@
 use masq_wire::ArrivedRepr;
+use proptest::prelude::*;
 
 use super::super::env::{SendOp, SendWork};
 use super::*;
@@ -100,9 +101,77 @@ fn places_behind_what_was_sent_mean_nothing() {
     assert!(r.is_over(&q));
 }
 
+/// A peer that keeps packets, lets go of them, and says so late or never.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Up to here it has carried out, and behind that it keeps these.
+    Hear {
+        heard: u32,
+        places: Vec<u32>,
+    },
+    /// Up to here it has carried out, and it keeps nothing.
+    HearNone(u32),
+    /// What is lost is sent again, this many times at most.
+    Resend(usize),
+    /// All before this one is acknowledged.
+    Pass(u32),
+    Doubt,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let places = proptest::collection::vec(0u32..160, 0..40);
+    prop_oneof![
+        4 => (0u32..120, places).prop_map(|(heard, places)| Step::Hear { heard, places }),
+        1 => (0u32..120).prop_map(Step::HearNone),
+        4 => (0usize..50).prop_map(Step::Resend),
+        1 => (0u32..120).prop_map(Step::Pass),
+        1 => Just(Step::Doubt),
+    ]
+}
+
+proptest! {
+    /// To look at each place once finds all that a look at everything finds.
+    #[test]
+    fn nothing_that_is_lost_is_overlooked(steps in proptest::collection::vec(step(), 1..120)) {
+        let mut q = inflight(&[(SendOp::Write, 60), (SendOp::Send, 60)]);
+        let mut r = Recovery::new(&q);
+        for step in steps {
+            match step {
+                Step::Hear { heard, places } => {
+                    let bitmap = ArrivedRepr::of(places);
+                    r.hear(&q, FIRST.plus(heard), Some(Arrived::new(bitmap.bytes())));
+                }
+                Step::HearNone(heard) => r.hear(&q, FIRST.plus(heard), None),
+                Step::Resend(most) => {
+                    for _ in 0..most {
+                        let Some((psn, run)) = r.next_lost(&q) else { break };
+                        r.sent(psn, run);
+                    }
+                }
+                Step::Pass(to) => {
+                    let (before, una) = (q.una(), FIRST.plus(to));
+                    if before.precedes(una) && !r.heard().precedes(una) {
+                        q.acknowledge(una);
+                        r.pass(before, una);
+                    }
+                }
+                Step::Doubt => r.doubt(&q, READ_PACKETS),
+            }
+            r.find_lost(&q, READ_PACKETS);
+            for place in 0..q.on_their_way() {
+                let psn = q.una().plus(place);
+                let (_, request) = q.find(psn).unwrap();
+                let late = is_newer(r.newest, r.order[slot(psn)]);
+                let needed = r.is_needed(q.una(), request, psn, READ_PACKETS);
+                prop_assert!(!late || !needed || r.lost.has(psn), "{psn} is overlooked");
+            }
+        }
+    }
+}
+
 #[test]
 fn bits_are_found_across_the_wrap() {
-    let mut bits = Bits::default();
+    let mut bits = PsnSet::default();
     let from = Psn::new(0xff_ff00);
     for place in [0, 63, 64, 300, 1023] {
         bits.set(from.plus(place));

@@ -86,7 +86,7 @@ impl Requester {
         let end = request.first.plus(request.piece_end(index, link.config.read_packets));
         recovery.answered(&self.inflight, psn, end);
         let room = env.may_keep(recovery.answers.bytes(), Reorder::bytes_for(packet));
-        let kept = room && recovery.answers.keep(una, packet);
+        let kept = room && recovery.answers.keep(una, packet, || env.lend_buffer());
         counters.early_pkts_kept += u64::from(kept);
         counters.early_pkts_dropped += u64::from(!kept);
         Ok(())
@@ -115,6 +115,7 @@ impl Requester {
                 Kind::AtomicAck => self.atomic_response(link, env, counters, &packet)?,
                 _ => self.read_response(link, env, counters, &packet)?,
             }
+            env.give_back_buffer(kept.into_buffer());
         }
         let Some(recovery) = &mut self.recovery else { return Ok(()) };
         recovery.pass(before, self.inflight.una());

@@ -29,7 +29,7 @@ impl Responder {
         // Once told, the peer sends everything again.
         if link.is_selective() && !self.told {
             let kept = env.may_keep(self.early.bytes(), Reorder::bytes_for(packet))
-                && self.early.keep(self.expected, packet);
+                && self.early.keep(self.expected, packet, || env.lend_buffer());
             counters.early_pkts_kept += u64::from(kept);
             counters.early_pkts_dropped += u64::from(!kept);
             if !self.early.is_empty() {
@@ -51,7 +51,9 @@ impl Responder {
         counters: &mut Counters,
     ) -> Result<(), Broken> {
         while let Some(kept) = self.early.take(self.expected) {
-            if !self.carry_out(link, env, counters, &kept.parsed())? {
+            let done = self.carry_out(link, env, counters, &kept.parsed());
+            env.give_back_buffer(kept.into_buffer());
+            if !done? {
                 return Ok(());
             }
         }
@@ -76,6 +78,6 @@ impl Responder {
     /// What goes with the headers of an acknowledgement.
     pub(super) fn bitmap(&self, repr: &PacketRepr) -> Option<ArrivedRepr> {
         let selective = repr.bth.opcode == Opcode::MASQ_SELECTIVE_ACK;
-        selective.then(|| ArrivedRepr::of(self.early.places(self.expected)))
+        selective.then(|| self.early.bitmap(self.expected))
     }
 }
