@@ -87,7 +87,7 @@ pub struct ObjectCounts {
     pub cqs: u64,
     /// Shared receive queues.
     pub srqs: u64,
-    /// Queue pairs.
+    /// Queue pairs; one that may use several paths counts as many as its group can have members.
     pub qps: u64,
 }
 

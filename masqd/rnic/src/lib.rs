@@ -33,6 +33,7 @@ mod config;
 mod cqs;
 mod datagram;
 mod engine;
+mod group;
 mod keys;
 mod lent;
 pub mod limits;

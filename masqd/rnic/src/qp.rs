@@ -11,6 +11,7 @@ use slab::Slab;
 use crate::cqs::CqKey;
 use crate::datagram::DatagramQp;
 use crate::engine::{Claim, RemoteQp};
+use crate::group::Member;
 use crate::keys::Accessor;
 use crate::local::{Initiator, Ticket};
 use crate::ring::{RecvRing, SendRing};
@@ -62,6 +63,8 @@ pub struct Qp {
     pub waits_for_other: bool,
     /// It stands in the engine's list of queue pairs that may have something to do that needs no leave.
     pub errand: bool,
+    /// Its group in the vNIC's table, if the guest has created it for several paths.
+    pub group: Option<usize>,
     /// What it has sent and received.
     pub traffic: QpTraffic,
     /// Who is shown its packets.
@@ -79,8 +82,10 @@ pub struct Qp {
 pub struct QpIo {
     /// Key of the vNIC in the engine's table.
     pub vnic: usize,
-    /// Its handle.
+    /// Its handle; a hidden queue pair has its leader's.
     pub handle: QpHandle,
+    /// Its place in its group, while that uses several paths.
+    pub member: Option<Member>,
     /// As what it accesses memory.
     pub accessor: Accessor,
     /// Its number as the guest sees it.
@@ -117,6 +122,63 @@ pub struct QpIo {
     pub failed: Option<Failed>,
     /// The send queue was reported as drained while a send towards a local peer was not done.
     pub drained_early: bool,
+}
+
+impl Qp {
+    /// A hidden queue pair beside this one, a group's leader in RTR that becomes one: in the same state, with number `member`, and with no rings of its own.
+    pub fn sibling(&self, member: Member, remote_qpn: WireQpn) -> Qp {
+        let io = &self.io;
+        let wire_qpn = WireQpn::from_wire(io.wire_qpn.get() + u32::from(member.number));
+        Qp {
+            core: self.core.sibling(remote_qpn),
+            io: QpIo {
+                vnic: io.vnic,
+                handle: io.handle,
+                member: Some(member),
+                // Keys that belong to the guest's queue pair are for chunks, too.
+                accessor: io.accessor,
+                qpn: io.qpn,
+                wire_qpn,
+                cookie: io.cookie,
+                signal_all: false,
+                send_cq: None,
+                recv_cq: None,
+                sq: None,
+                receives: RecvSource::None,
+                held_send: Held::default(),
+                held_recv: Held::default(),
+                ip_overhead: 0,
+                short: None,
+                broken: false,
+                lost_completion: false,
+                completions: 0,
+                failed: None,
+                drained_early: false,
+            },
+            path: Path::None,
+            initiator: Initiator::default(),
+            asked: None,
+            waits_for_room: false,
+            datagram: None,
+            ctx: self.ctx,
+            doorbell: self.doorbell,
+            scheduled: false,
+            waits_for_other: false,
+            errand: false,
+            group: None,
+            claim: None,
+            traffic: QpTraffic::default(),
+            tap: None,
+            parked: false,
+            timer: None,
+            flush_pause: Duration::ZERO,
+        }
+    }
+
+    /// Whether it is a hidden queue pair.
+    pub fn is_sibling(&self) -> bool {
+        self.io.member.is_some_and(|m| !m.is_leader())
+    }
 }
 
 /// A request that has failed.

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use masq_driver::{CtxHandle, DriverError, Gpa, QpHandle, VnicCounters, VnicId};
 use masq_types::Vni;
 use rustc_hash::FxHashMap;
+use slab::Slab;
 use vrdma_abi::doorbell::{DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE_BYTES};
 
 use crate::cqs::{CompQueues, CqTable};
 use crate::datagram::Datagrams;
+use crate::group::Group;
 use crate::keys::KeyTable;
 use crate::limits;
 use crate::memory::{GuestMemory, PAGE_BYTES};
@@ -57,8 +59,10 @@ pub struct Vnic {
     pub cqs: CqTable,
     /// Its shared receive queues.
     pub srqs: SrqTable,
-    /// Its queue pairs.
+    /// Its queue pairs, but for the hidden ones.
     pub qps: FxHashMap<QpHandle, QpKey>,
+    /// Its queue pairs with several paths, and the hidden ones behind them.
+    pub groups: Slab<Group>,
     /// What it knows for its datagrams.
     pub datagrams: Datagrams,
     /// What it may send.
@@ -148,6 +152,7 @@ impl Vnic {
             cqs: CqTable::default(),
             srqs: SrqTable::default(),
             qps: FxHashMap::default(),
+            groups: Slab::new(),
             datagrams: Datagrams::default(),
             shaping: Shaping::default(),
             traffic: VnicCounters::default(),
@@ -167,11 +172,22 @@ impl Vnic {
     pub fn rename_qps(&mut self, vnic_key: usize, keys: &FxHashMap<QpKey, QpKey>) {
         let renamed = |key: &QpKey| keys.get(key).copied();
         self.qps.values_mut().for_each(|k| *k = renamed(k).unwrap_or(*k));
+        self.groups.iter_mut().for_each(|(_, g)| g.rename(|k| renamed(&k).unwrap_or(k)));
         for slot in self.contexts.values_mut().flat_map(|c| &mut c.slots) {
             slot.qps.iter_mut().for_each(|k| *k = k.and_then(|k| renamed(&k)));
         }
         self.keys.rename_qps(keys);
         self.datagrams.rename_qps(vnic_key, keys);
+    }
+
+    /// How many queue pairs it has, where one that may use several paths counts as many as its group can have members.
+    pub fn qp_count(&self) -> usize {
+        self.qps.len() + self.groups.iter().map(|(_, g)| g.most() - 1).sum::<usize>()
+    }
+
+    /// All its queue pairs, the hidden ones included.
+    pub fn all_qps(&self) -> impl Iterator<Item = QpKey> + '_ {
+        self.qps.values().copied().chain(self.groups.iter().flat_map(|(_, g)| g.siblings()))
     }
 
     /// Tells the guest whether to ring.

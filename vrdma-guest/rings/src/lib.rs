@@ -7,6 +7,7 @@
 //! - [`SendRing`], [`RecvRing`]: write entries with `post*`, show them to the RNIC with `publish`, give room
 //!   back with `complete`.
 //! - [`SharedRecvRing`]: the same, but for room, which the RNIC gives back through the ring itself.
+//! - [`ChunkRing`]: the second send queue of a queue pair with several paths.
 //! - [`Doorbells`]: tell the RNIC of published sends with `mark`, and learn whether its doorbell must be rung.
 //! - [`CqRing`]: take completions with `poll`, return their entries with `publish`, ask for an event with `arm`, go on in another
 //!   ring with `move_to`. [`CqArm`] arms beside a poller.
@@ -20,6 +21,7 @@
 //! |---|---|---|
 //! | plain writes, then a release store of `producer` | `publish` of a work ring | the RNIC's acquire load of `producer` |
 //! | acquire load of `taken`, then plain writes | `post` to a shared receive queue | the RNIC's release store of `taken`, after it has copied the entry |
+//! | acquire load of `taken`, then plain writes | `post` to a chunk ring | the RNIC's release store of `taken`, after the chunks below are done |
 //! | release store of a dirty byte, then of its summary byte | `mark` | the RNIC's acquiring exchanges, summary first |
 //! | full fence, then a load of `need_kick` | `mark` | the RNIC's store of `need_kick`, full fence, scan |
 //! | acquire load of a completion's last word, then plain reads | `poll` | the RNIC's release store of that word |
@@ -34,6 +36,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod chunk;
 mod cq;
 mod doorbell;
 mod geometry;
@@ -44,6 +47,7 @@ mod send;
 mod test_memory;
 mod work;
 
+pub use chunk::ChunkRing;
 pub use cq::{Arm, CqArm, CqRing};
 pub use doorbell::Doorbells;
 pub use geometry::GeometryError;

@@ -219,6 +219,12 @@ impl<M: SharedMemory> SendRing<M> {
         self.0.complete(consumer);
     }
 
+    /// Index of the entry that is posted next.
+    #[inline]
+    pub fn producer(&self) -> u32 {
+        self.0.producer
+    }
+
     /// Entries that can be posted now.
     #[inline]
     pub fn free(&self) -> u32 {

@@ -9,7 +9,7 @@ use masq_driver::{
     QpHandle, QpState, QpStatus, QpTraffic, QueueRole, Rate, Reply, Virtqueue, VnicCounters, VnicId,
     VnicObjects, check_class,
 };
-use masq_types::{Lkey, Rkey, Vni};
+use masq_types::{Lkey, Rkey, Vni, WireQpn};
 use masq_wire::Ecn;
 
 use super::create_qp::QueueUses;
@@ -18,7 +18,7 @@ use super::{Engine, Token};
 use crate::limits;
 use crate::local::{self, Initiator};
 use crate::memory::GuestMemory;
-use crate::qp::{LocalPath, Path, QpKey, RecvSource};
+use crate::qp::{LocalPath, Path, Qp, QpKey, RecvSource};
 use crate::transport::{Congestion, Time};
 use crate::udp::Attached;
 use crate::virtqueue::EventQueue;
@@ -329,10 +329,9 @@ impl Engine {
     fn modify_qp(&mut self, id: VnicId, handle: QpHandle, change: &QpChange) -> Result<(), DriverError> {
         let key = self.world.qp_key(id, handle)?;
         let now = self.world.now;
-        let ip_overhead = change.connection.as_ref().map(|c| ip_overhead(c.local));
-        let path = match &change.connection {
-            Some(connection) => Some(self.open_path(key, connection)?),
-            None => None,
+        let paths = match &change.connection {
+            Some(connection) => self.open_paths(key, connection)?,
+            None => Vec::new(),
         };
         let datagrams = self.world.qps.get(key).is_some_and(|q| q.datagram.is_some());
         // A datagram queue pair has no path MTU among its attributes: masqd gives it that of the underlay.
@@ -340,19 +339,18 @@ impl Engine {
         if datagrams && change.to == Some(QpState::Rtr) {
             self.check_listen(key)?;
         }
+        self.world.set_hands_off(key, true);
         let modified = self.world.with_env(key, |core, env| core.modify(now, env, &judged));
         if let Err(error) = modified.unwrap_or(Ok(())) {
-            if let Some(Path::Remote { route, .. }) = path {
-                self.edge.close_route(&route);
-            }
+            self.world.set_hands_off(key, false);
+            self.close_paths(&paths);
             return Err(error);
         }
-        if let Some(path) = path {
-            self.connect(key, path);
+        if let Some(connection) = &change.connection {
+            self.connect_paths(key, connection, paths, change.to == Some(QpState::Rtr));
         }
-        if let (Some(qp), Some(bytes)) = (self.world.qps.get_mut(key), ip_overhead) {
-            qp.io.ip_overhead = bytes;
-        }
+        self.modify_siblings(key, change);
+        self.world.set_hands_off(key, false);
         if let Some(datagram) = self.world.qps.get_mut(key).and_then(|q| q.datagram.as_mut()) {
             datagram.change(change);
         }
@@ -371,12 +369,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Prepares the way to a peer; nothing else sees it yet.
-    fn open_path(&mut self, key: QpKey, connection: &Connection) -> Result<Path, DriverError> {
-        let (Some(vnic), Some(wire_qpn)) = (
-            self.world.qps.get(key).and_then(|q| self.world.vnics.get(q.io.vnic)),
-            self.world.qps.get(key).map(|q| q.io.wire_qpn),
-        ) else {
+    /// Prepares the way of the queue pair with a wire number to a peer; nothing else sees it yet.
+    pub(super) fn open_path(
+        &mut self,
+        key: QpKey,
+        wire_qpn: WireQpn,
+        connection: &Connection,
+    ) -> Result<Path, DriverError> {
+        let Some(vnic) = self.world.qps.get(key).and_then(|q| self.world.vnics.get(q.io.vnic)) else {
             return Err(DriverError::UnknownObject("queue pair".into()));
         };
         let own = vnic.addresses.iter().find(|(address, _)| *address == connection.local);
@@ -410,7 +410,7 @@ impl Engine {
     }
 
     /// Puts a connection in place of the old one.
-    fn connect(&mut self, key: QpKey, path: Path) {
+    pub(super) fn connect(&mut self, key: QpKey, path: Path) {
         self.disconnect(key);
         let Some(wire_qpn) = self.world.qps.get(key).map(|q| q.io.wire_qpn) else { return };
         let peer = match &path {
@@ -448,6 +448,7 @@ impl Engine {
     }
 
     fn reset_qp(&mut self, key: QpKey) {
+        self.end_siblings(key);
         self.disconnect(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };
         if let Some(sq) = &mut qp.io.sq {
@@ -471,31 +472,46 @@ impl Engine {
             status.sq_psn = datagram.psn();
         }
         status.sq_draining |= status.state == QpState::Sqd && qp.io.held_send.present;
+        status.sq_draining |= self.world.is_draining(qp);
         Ok(status)
     }
 
     fn destroy_qp(&mut self, id: VnicId, handle: QpHandle) -> Result<(), DriverError> {
         let vnic_key = self.world.vnic_key(id)?;
         let Some(key) = self.world.vnic_mut(id)?.qps.remove(&handle) else { return Ok(()) };
-        self.disconnect(key);
-        let Some(qp) = self.world.qps.remove(key) else { return Ok(()) };
-        self.world.schedule.parked.retain(|k| *k != key);
+        self.end_siblings(key);
+        let Some(qp) = self.remove_qp(key) else { return Ok(()) };
         if let Some(vnic) = self.world.vnics.get_mut(vnic_key) {
-            vnic.counters += *qp.core.counters();
-            vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
-            vnic.early_bytes = vnic.early_bytes.saturating_sub(qp.core.early_bytes());
+            if let Some(group) = qp.group {
+                vnic.groups.try_remove(group);
+            }
             QueueUses::of(&qp.io).release(vnic);
             vnic.unassign_doorbell(qp.ctx, qp.doorbell);
         }
         Ok(())
     }
 
+    /// Takes a queue pair out of everything that knows it by its key.
+    pub(super) fn remove_qp(&mut self, key: QpKey) -> Option<Qp> {
+        self.disconnect(key);
+        let qp = self.world.qps.remove(key)?;
+        self.world.schedule.parked.retain(|k| *k != key);
+        if let Some(vnic) = self.world.vnics.get_mut(qp.io.vnic) {
+            vnic.counters += *qp.core.counters();
+            vnic.held_requests = vnic.held_requests.saturating_sub(qp.core.buffers());
+            vnic.early_bytes = vnic.early_bytes.saturating_sub(qp.core.early_bytes());
+        }
+        Some(qp)
+    }
+
     fn revoke_qp(&mut self, id: VnicId, handle: QpHandle) -> Result<(), DriverError> {
         let key = self.world.qp_key(id, handle)?;
         let now = self.world.now;
-        self.world.with_env(key, |core, env| {
-            core.fail(now, env, Some(QpFault::Fatal), "its connection has been revoked");
-        });
+        let reason = "its connection has been revoked";
+        self.world.set_hands_off(key, true);
+        self.world.with_env(key, |core, env| core.fail(now, env, Some(QpFault::Fatal), reason));
+        self.world.with_siblings(key, |core, env| core.fail(now, env, None, reason));
+        self.world.set_hands_off(key, false);
         self.world.schedule(key);
         Ok(())
     }
@@ -534,7 +550,7 @@ impl Engine {
             mws: vnic.keys.mw_count() as u64,
             cqs: vnic.cqs.count() as u64,
             srqs: vnic.srqs.count() as u64,
-            qps: vnic.qps.len() as u64,
+            qps: vnic.qp_count() as u64,
         };
         Ok(VnicCounters { limited_ns, held_requests: vnic.held_requests as u64, objects, ..vnic.traffic })
     }
@@ -543,7 +559,7 @@ impl Engine {
         let key = self.world.vnic_key(id)?;
         let qps = self.world.vnics.get(key).into_iter().flat_map(|v| &v.qps);
         let mut all: Vec<_> =
-            qps.filter_map(|(handle, k)| Some((*handle, self.world.qps.get(*k)?.traffic))).collect();
+            qps.filter_map(|(handle, k)| Some((*handle, self.traffic(self.world.qps.get(*k)?)))).collect();
         all.sort_unstable_by_key(|(handle, _)| *handle);
         Ok(all)
     }

@@ -7,6 +7,7 @@ use masq_driver::{
 };
 
 use super::Engine;
+use super::groups::new_group;
 use crate::cqs::CqKey;
 use crate::datagram::DatagramQp;
 use crate::keys::Accessor;
@@ -65,6 +66,12 @@ impl Engine {
             Some(rq) => Some(RecvRing::new(&format!("{what}, receive queue"), rq, &vnic.memory)?),
             None => None,
         };
+        let group = match init.group {
+            Some(attr) => {
+                Some(new_group(&what, init.qp_type, init.wire_qpn, sq.as_ref(), attr, &vnic.memory)?)
+            }
+            None => None,
+        };
         let uses = QueueUses::acquire(vnic, &shape)?;
         let receives = match (own, uses.srq, init.receives) {
             (Some(ring), ..) => RecvSource::Own(ring),
@@ -78,6 +85,7 @@ impl Engine {
             let io = QpIo {
                 vnic: vnic_key,
                 handle,
+                member: None,
                 accessor: Accessor { pd: init.pd, qp: key, kernel: init.kernel },
                 qpn: init.qpn,
                 wire_qpn: init.wire_qpn,
@@ -111,6 +119,7 @@ impl Engine {
                 scheduled: false,
                 waits_for_other: false,
                 errand: false,
+                group: None,
                 traffic: QpTraffic::default(),
                 tap: None,
                 parked: false,
@@ -124,6 +133,9 @@ impl Engine {
             return Err(DriverError::Exhausted("doorbells of the context".into()));
         };
         vnic.qps.insert(handle, key);
+        if let (Some(group), Some(qp)) = (group, qps.get_mut(key)) {
+            qp.group = Some(vnic.groups.insert(group));
+        }
         Ok(doorbell)
     }
 }

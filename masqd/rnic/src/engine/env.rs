@@ -2,10 +2,12 @@
 
 use masq_driver::{Event, EventSink, VnicId};
 use masq_types::Rkey;
+use slab::Slab;
 use vrdma_abi::ring::{CQE_GRH, CQE_IPV4, CQE_RECV, CQE_SOLICITED, CQE_SRQ, CQE_WITH_IMM, CQE_WITH_INV, Cqe};
 
 use super::spares::Spares;
 use crate::cqs::CqTable;
+use crate::group::Group;
 use crate::keys::{KeyTable, Need, SgeSpans};
 use crate::limits;
 use crate::memory::{GuestMemory, Span};
@@ -26,6 +28,7 @@ pub struct QpEnv<'a> {
     pub(super) keys: &'a mut KeyTable,
     pub(super) cqs: &'a mut CqTable,
     pub(super) srqs: &'a mut SrqTable,
+    pub(super) groups: &'a mut Slab<Group>,
     pub(crate) io: &'a mut QpIo,
     pub(super) sink: &'a dyn EventSink,
     /// Send requests whose memory other queue pairs of the vNIC keep.
@@ -62,6 +65,7 @@ impl QpEnv<'_> {
         let own_recv = matches!(self.io.receives, RecvSource::Own(_));
         let (cq, queue_flags, consumer) = match completion.queue {
             WorkQueue::Send => (self.io.send_cq, 0, completion.next_index),
+            WorkQueue::Chunk => return,
             WorkQueue::Recv if own_recv => (self.io.recv_cq, CQE_RECV, completion.next_index),
             // How far a shared queue has been taken stands in the queue.
             WorkQueue::Recv => {
@@ -201,11 +205,27 @@ impl Env for QpEnv<'_> {
         if self.io.held_send.take_into(work) {
             return true;
         }
+        if let Some(member) = self.io.member {
+            return self.next_of_group(member, work);
+        }
         let Some(sq) = &mut self.io.sq else { return false };
         sq.take(self.memory, work).unwrap_or_else(|_| {
             self.io.broken = true;
             false
         })
+    }
+
+    fn next_send_to_flush(&mut self, work: &mut SendWork) -> bool {
+        match self.io.member {
+            Some(member) => self.next_of_group_to_flush(member, work),
+            None => self.next_send(work),
+        }
+    }
+
+    fn send_done(&mut self, work: &SendWork) {
+        if let Some(member) = self.io.member {
+            self.done_of_group(member, work);
+        }
     }
 
     fn lend(&mut self) -> SendWork {
@@ -264,10 +284,18 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete(&mut self, completion: &Completion) {
-        self.complete_from(completion, None);
+        match self.io.member {
+            Some(member) if completion.status != Status::Success => {
+                self.complete_of_group(member, completion);
+            }
+            _ => self.complete_from(completion, None),
+        }
     }
 
     fn event(&mut self, event: QpEvent) {
+        if self.io.member.is_some_and(|member| self.keeps_event(member, &event)) {
+            return;
+        }
         let (vnic, qp) = (self.vnic, self.io.handle);
         self.sink.event(match event {
             QpEvent::Fault { fault, reason } => Event::QpFault { vnic, qp, fault, reason: reason.into() },

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use masq_driver::{
-    DriverError, FailedRequest, MAX_DESCRIBED_QPS, PacketTap, QpDetails, QpError, QpHandle, QpPath,
-    TappedPacket, VnicId,
+    DriverError, FailedRequest, MAX_DESCRIBED_QPS, PacketTap, PathDetails, QpDetails, QpError, QpHandle,
+    QpPath, QpTraffic, TappedPacket, VnicId,
 };
 
 use masq_wire::Ipv4Ident;
 
 use super::Engine;
 use super::inbound::Arrived;
+use crate::group::Group;
 use crate::qp::{Path, Qp};
 use crate::transport::{Time, WorkQueue};
 use crate::udp::{Edge, TxBatch};
@@ -27,7 +28,7 @@ impl Engine {
         let key = self.world.vnic_key(id)?;
         let Some(vnic) = self.world.vnics.get(key) else { return Ok(Vec::new()) };
         let mut sum = vnic.counters;
-        for qp in vnic.qps.values().filter_map(|k| self.world.qps.get(*k)) {
+        for qp in vnic.all_qps().filter_map(|k| self.world.qps.get(k)) {
             sum += *qp.core.counters();
         }
         Ok(sum.named().collect())
@@ -54,16 +55,46 @@ impl Engine {
             qp: io.handle,
             state: core.state(),
             path: self.describe_path(&qp.path),
-            paths: Vec::new(),
+            paths: self.describe_paths(qp),
             protocol: has_packets.then(|| core.protocol()),
             requests: core.held_requests() as u32 + u32::from(io.held_send.present),
             retries_left,
             rnr_retries_left,
             waits_for: self.what_it_waits_for(qp, is_local),
-            traffic: qp.traffic,
+            traffic: self.traffic(qp),
             counters: core.counters().named().filter(|(_, n)| *n > 0).collect(),
             last_error: last_error(qp, has_packets, self.world.now),
         }
+    }
+
+    /// The queue pairs of a group that uses several paths, by number; else none.
+    fn members(&self, qp: &Qp) -> Vec<&Qp> {
+        let group = self.group_used_by(qp);
+        group.into_iter().flat_map(Group::members).filter_map(|k| self.world.qps.get(k)).collect()
+    }
+
+    fn group_used_by(&self, qp: &Qp) -> Option<&Group> {
+        self.world.vnics.get(qp.io.vnic)?.groups.get(qp.io.member?.group)
+    }
+
+    /// What a queue pair has sent and received, on all its paths.
+    pub(super) fn traffic(&self, qp: &Qp) -> QpTraffic {
+        let siblings = self.members(qp).into_iter().filter(|m| m.is_sibling());
+        siblings.fold(qp.traffic, |sum, m| QpTraffic {
+            tx_bytes: sum.tx_bytes + m.traffic.tx_bytes,
+            rx_bytes: sum.rx_bytes + m.traffic.rx_bytes,
+        })
+    }
+
+    fn describe_paths(&self, qp: &Qp) -> Vec<PathDetails> {
+        let Some(group) = self.group_used_by(qp) else { return Vec::new() };
+        let members = self.members(qp).into_iter().enumerate();
+        let details = members.filter_map(|(number, member)| {
+            let (_, chunks, chunks_under_way) = group.describe(number)?;
+            let ends = self.describe_path(&member.path)?;
+            Some(PathDetails { ends, traffic: member.traffic, chunks, chunks_under_way })
+        });
+        details.collect()
     }
 
     fn describe_path(&self, path: &Path) -> Option<QpPath> {

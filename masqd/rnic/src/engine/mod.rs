@@ -17,6 +17,7 @@ mod datagrams;
 mod directory;
 mod env;
 mod fabric;
+mod groups;
 mod inbound;
 mod inspect;
 mod moving;

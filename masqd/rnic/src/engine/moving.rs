@@ -66,14 +66,14 @@ impl Engine {
             self.poller.remove(kick.as_fd());
         }
         let mut qps = Vec::with_capacity(vnic.qps.len());
-        for qp_key in vnic.qps.values() {
-            self.world.hand_claim(*qp_key, to);
-            let Some(qp) = self.world.qps.remove(*qp_key) else { continue };
+        for qp_key in vnic.all_qps() {
+            self.world.hand_claim(qp_key, to);
+            let Some(qp) = self.world.qps.remove(qp_key) else { continue };
             for wire in wires(&qp) {
                 self.world.wire.remove(&wire);
                 self.world.away.insert(wire, to);
             }
-            qps.push((*qp_key, qp));
+            qps.push((qp_key, qp));
         }
         self.world.schedule.parked.retain(|k| self.world.qps.get(*k).is_some());
         if let Some(fabric) = &mut self.world.fabric {
@@ -127,7 +127,8 @@ impl Engine {
             };
             let key = self.world.qps.insert(|key| {
                 qp.io.vnic = vnic_key;
-                qp.io.accessor.qp = key;
+                // Its own name, or of a hidden one its leader's, which comes first.
+                qp.io.accessor.qp = keys.get(&qp.io.accessor.qp).copied().unwrap_or(key);
                 qp
             });
             keys.insert(old, key);

@@ -21,8 +21,10 @@ const MAX_FLUSH_PAUSE: Duration = Duration::from_millis(512);
 impl World {
     /// The guest rang a queue pair's doorbell.
     pub(super) fn work_posted(&mut self, key: QpKey) {
-        if let Some(qp) = self.qps.get_mut(key) {
-            qp.flush_pause = FLUSH_PAUSE;
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        qp.flush_pause = FLUSH_PAUSE;
+        if qp.io.member.is_some() {
+            self.wake_group(key);
         }
         self.schedule(key);
     }
@@ -72,7 +74,8 @@ impl World {
         let Some(qp) = self.qps.get_mut(key) else { return };
         let deadline = if qp.core.state() == QpState::Err {
             let idle = qp.io.completions == completions_before;
-            qp.flush_pause = if idle { (qp.flush_pause * 2).min(MAX_FLUSH_PAUSE) } else { FLUSH_PAUSE };
+            qp.flush_pause =
+                if idle { (qp.flush_pause * 2).clamp(FLUSH_PAUSE, MAX_FLUSH_PAUSE) } else { FLUSH_PAUSE };
             // What is left to answer may be paced.
             let answers = qp.core.poll_timeout().filter(|t| *t > now);
             answers.into_iter().chain([now.plus(qp.flush_pause)]).min()

@@ -131,6 +131,7 @@ impl World {
             keys: &mut vnic.keys,
             cqs: &mut vnic.cqs,
             srqs: &mut vnic.srqs,
+            groups: &mut vnic.groups,
             io,
             sink: &*self.sink,
             held_by_others,
@@ -156,6 +157,9 @@ impl World {
         } else {
             vnic.held_requests = held_by_others + core.buffers();
             vnic.early_bytes = early_of_others + core.early_bytes();
+            if env.io.member.is_some() {
+                self.settle_group(key);
+            }
             return Some(result);
         };
         core.fail(self.now, &mut env, Some(QpFault::Fatal), reason);
@@ -166,8 +170,12 @@ impl World {
         (env.io.broken, env.io.lost_completion) = (false, false);
         vnic.held_requests = held_by_others + core.buffers();
         vnic.early_bytes = early_of_others + core.early_bytes();
-        if core.wants_work() {
+        let (wants_work, in_group) = (core.wants_work(), env.io.member.is_some());
+        if wants_work {
             self.schedule(key);
+        }
+        if in_group {
+            self.settle_group(key);
         }
         Some(result)
     }

@@ -8,4 +8,4 @@ mod pages;
 mod work;
 
 pub use cq::{Announce, Cq};
-pub use work::{RecvRing, RingBroken, SendRing};
+pub use work::{After, ChunkRing, Entry, RecvRing, RingBroken, SendRing};

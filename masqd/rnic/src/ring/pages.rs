@@ -36,6 +36,10 @@ impl RingPages {
         self.entries
     }
 
+    pub(super) fn stride_shift(&self) -> u8 {
+        self.stride_shift
+    }
+
     /// The ring's header; `None` when its page has gone from the memory table.
     pub(super) fn header<'m>(&self, memory: &'m GuestMemory) -> Option<Span<'m>> {
         self.stride(memory, 0)

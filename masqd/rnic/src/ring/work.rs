@@ -6,9 +6,9 @@ use vrdma_abi::control::{
     ACCESS_ZERO_BASED, QP_TYPE_GSI, QP_TYPE_RC, QP_TYPE_UC, QP_TYPE_UD, QP_TYPE_XRC_INI, QP_TYPE_XRC_TGT,
 };
 use vrdma_abi::ring::{
-    AtomicSegment, BindSegment, RecvHeader, RegSegment, SEND_FENCE, SEND_INLINE, SEND_SIGNALED,
-    SEND_SOLICITED, STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader, WorkHeader, XrcSegment,
-    recv_stride_shift, send_stride_shift,
+    AtomicSegment, BindSegment, RecvHeader, RegSegment, SEND_AFTER_CHUNK, SEND_AFTER_SQ, SEND_FENCE,
+    SEND_INLINE, SEND_OP_WAIT, SEND_SIGNALED, SEND_SOLICITED, STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader,
+    WorkHeader, XrcSegment, recv_stride_shift, send_stride_shift,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -19,6 +19,7 @@ use crate::transport::{Bind, KeyChange, RecvWork, Registration, SendOp, SendWork
 
 const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
 const TAKEN: usize = std::mem::offset_of!(WorkHeader, taken);
+const PATHS: usize = std::mem::offset_of!(WorkHeader, paths);
 const SGE_BYTES: usize = vrdma_abi::ring::Sge::SIZE;
 
 /// The ring can no longer be read: the guest announced more entries than it has, or its memory has gone. The queue
@@ -92,6 +93,18 @@ impl WorkRing {
     }
 }
 
+/// What an entry of the send queue of a queue pair with several paths is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A request.
+    Request,
+    /// What is behind it starts when the chunks below this index are done.
+    Wait {
+        /// The index, in the chunk ring.
+        until: u32,
+    },
+}
+
 /// The send queue of a queue pair.
 #[derive(Debug)]
 pub struct SendRing {
@@ -134,14 +147,47 @@ impl SendRing {
         self.ring.reset();
     }
 
+    /// Bytes between two entries, as a power of two.
+    pub fn stride_shift(&self) -> u8 {
+        self.ring.pages.stride_shift()
+    }
+
     /// Takes the next request, if there is one. A request that makes no sense has a [`SendWork::defect`].
     pub fn take(&mut self, memory: &GuestMemory, work: &mut SendWork) -> Result<bool, RingBroken> {
-        let Some(entry) = self.ring.take(memory)? else { return Ok(false) };
+        let Some((head, entry)) = self.take_head(memory, work)? else { return Ok(false) };
+        self.read(&head, entry, work);
+        Ok(true)
+    }
+
+    /// Takes the next entry of a queue pair with several paths, if there is one.
+    pub fn take_of_group(
+        &mut self,
+        memory: &GuestMemory,
+        work: &mut SendWork,
+    ) -> Result<Option<Entry>, RingBroken> {
+        let Some((head, entry)) = self.take_head(memory, work)? else { return Ok(None) };
+        let plain = head.flags == 0 && head.num_sge == 0 && head.reserved == 0;
+        if head.opcode == SEND_OP_WAIT && plain {
+            work.make_wait(head.wr_id, self.ring.consumer);
+            return Ok(Some(Entry::Wait { until: head.rkey }));
+        }
+        self.read(&head, entry, work);
+        Ok(Some(Entry::Request))
+    }
+
+    /// Copies the next entry's header, and what of it every request has into `work`.
+    fn take_head<'m>(
+        &mut self,
+        memory: &'m GuestMemory,
+        work: &mut SendWork,
+    ) -> Result<Option<(SendHeader, Span<'m>)>, RingBroken> {
+        let Some(entry) = self.ring.take(memory)? else { return Ok(None) };
         let mut head = [0; SendHeader::SIZE];
         entry.read(&mut head);
         let head = SendHeader::read_from_bytes(&head).map_err(|_| RingBroken)?;
         work.wr_id = head.wr_id;
         work.next_index = self.ring.consumer;
+        work.is_chunk = false;
         work.signalled = head.flags & SEND_SIGNALED != 0;
         work.solicited = head.flags & SEND_SOLICITED != 0;
         work.fence = head.flags & SEND_FENCE != 0;
@@ -156,14 +202,18 @@ impl SendRing {
         work.swap = 0;
         work.inline_data.clear();
         work.sges.clear();
+        Ok(Some((head, entry)))
+    }
+
+    /// Judges a request by its copied header, and copies the rest of it.
+    fn read(&self, head: &SendHeader, entry: Span<'_>, work: &mut SendWork) {
         work.op = SendOp::from_abi(head.opcode).unwrap_or(SendOp::Send);
-        work.defect = self.judge(&head).or_else(|| self.read_body(&head, entry, work));
+        work.defect = self.judge(head).or_else(|| self.read_body(head, entry, work));
         if work.defect.is_some() {
             work.inline = false;
             work.inline_data.clear();
             work.sges.clear();
         }
-        Ok(true)
     }
 
     /// Judges the copied header.
@@ -279,6 +329,89 @@ fn access_of(bits: u32) -> Option<Access> {
         mw_bind: has(ACCESS_MW_BIND),
         zero_based: has(ACCESS_ZERO_BASED),
     })
+}
+
+/// The chunk ring of a queue pair with several paths.
+#[derive(Debug)]
+pub struct ChunkRing {
+    ring: WorkRing,
+    max_sge: usize,
+}
+
+/// What must be done before a chunk starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct After {
+    /// The chunks below this index.
+    pub chunks: Option<u32>,
+    /// The entries of the send queue below this index.
+    pub requests: Option<u32>,
+}
+
+impl ChunkRing {
+    /// An empty chunk ring. Its entries are those of a send queue that has no inline data.
+    pub fn new(what: &str, attr: WorkQueueAttr, memory: &GuestMemory) -> Result<Self, DriverError> {
+        let SendRing { ring, max_sge, .. } = SendRing::new(what, QpType::Rc, false, attr, 0, memory)?;
+        Ok(Self { ring, max_sge })
+    }
+
+    /// Starts again at index 0, and is not used.
+    pub fn reset(&mut self) {
+        self.ring.reset();
+    }
+
+    /// How many entries it has.
+    pub fn entries(&self) -> u32 {
+        self.ring.pages.entries()
+    }
+
+    /// Index of the next entry to take.
+    pub fn taken(&self) -> u32 {
+        self.ring.consumer
+    }
+
+    /// Takes the next chunk, if there is one. A chunk that makes no sense has a [`SendWork::defect`].
+    pub fn take(&mut self, memory: &GuestMemory, work: &mut SendWork) -> Result<Option<After>, RingBroken> {
+        let Some(entry) = self.ring.take(memory)? else { return Ok(None) };
+        let mut head = [0; SendHeader::SIZE];
+        entry.read(&mut head);
+        let head = SendHeader::read_from_bytes(&head).map_err(|_| RingBroken)?;
+        work.make_chunk(head.wr_id, self.ring.consumer, head.remote_addr, Rkey(head.rkey));
+        let has = |flag| head.flags & flag != 0;
+        let sound = head.flags & !(SEND_AFTER_CHUNK | SEND_AFTER_SQ) == 0
+            && head.reserved == 0
+            && usize::from(head.num_sge) <= self.max_sge;
+        work.defect = match chunk_op(head.opcode) {
+            Some(op) if sound => {
+                work.op = op;
+                read_sges(entry, SendHeader::SIZE, head.num_sge.into(), &mut work.sges)
+            }
+            _ => Some(Status::LocQpOpErr),
+        };
+        Ok(Some(After {
+            chunks: has(SEND_AFTER_CHUNK).then_some(head.imm_or_inv),
+            requests: has(SEND_AFTER_SQ).then_some(head.wr_id as u32),
+        }))
+    }
+
+    /// Tells the guest that the chunks below `index` are done.
+    pub fn publish_done(&self, memory: &GuestMemory, index: u32) -> Result<(), RingBroken> {
+        self.publish(memory, TAKEN, index)
+    }
+
+    /// Tells the guest how many paths are used.
+    pub fn publish_paths(&self, memory: &GuestMemory, paths: u32) -> Result<(), RingBroken> {
+        self.publish(memory, PATHS, paths)
+    }
+
+    fn publish(&self, memory: &GuestMemory, field: usize, value: u32) -> Result<(), RingBroken> {
+        let stored = self.ring.pages.header(memory).is_some_and(|h| h.store_u32(field, value));
+        if stored { Ok(()) } else { Err(RingBroken) }
+    }
+}
+
+/// What a chunk with this opcode asks for.
+fn chunk_op(opcode: u8) -> Option<SendOp> {
+    SendOp::from_abi(opcode).filter(|op| matches!(op, SendOp::Write | SendOp::Read))
 }
 
 /// A receive queue, of one queue pair or shared.

@@ -1,11 +1,12 @@
 //! What a queue pair needs from the world around it: [`Env`], and the plain values that cross it.
 
-use masq_driver::{Access, QpFault, QpType};
+use masq_driver::{Access, QpFault};
 use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
 use vrdma_abi::ring;
 
 use super::inflight::Room;
+pub use super::send_op::SendOp;
 
 /// What surrounds one queue pair: its work queues, its completion queues, and memory as its protection domain
 /// lets it be seen.
@@ -28,6 +29,14 @@ pub trait Env {
     /// returns `false` when there is none. A request that makes no sense is handed over with
     /// [`SendWork::defect`]; it fails when its turn comes.
     fn next_send(&mut self, work: &mut SendWork) -> bool;
+
+    /// Takes the next send request that this queue pair flushes in ERR.
+    fn next_send_to_flush(&mut self, work: &mut SendWork) -> bool {
+        self.next_send(work)
+    }
+
+    /// A send request is done and has its completion, if it wanted one. Those of a queue pair are done in the order in which they were taken.
+    fn send_done(&mut self, _work: &SendWork) {}
 
     /// A request to fill. It may have the buffers of one that was [given back](Self::give_back).
     fn lend(&mut self) -> SendWork {
@@ -295,123 +304,6 @@ pub enum MemoryFault {
     Unavailable,
 }
 
-/// What a send request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SendOp {
-    /// A message into the peer's next receive.
-    Send,
-    /// The same with immediate data.
-    SendImm,
-    /// Data into the peer's memory.
-    Write,
-    /// The same, and immediate data into the peer's next receive.
-    WriteImm,
-    /// Data from the peer's memory.
-    Read,
-    /// Compare and swap in the peer's memory.
-    CmpSwap,
-    /// Fetch and add in the peer's memory.
-    FetchAdd,
-    /// A message into the peer's next receive, and the end of the validity of a key of the peer's.
-    SendInv,
-    /// The end of the validity of an own key. Nothing is sent.
-    LocalInv,
-    /// A window is bound. Nothing is sent.
-    BindMw,
-    /// A region is registered. Nothing is sent.
-    RegMr,
-}
-
-impl SendOp {
-    /// The operations that send and need no key that can be invalidated.
-    pub const MESSAGES: [SendOp; 7] = [
-        SendOp::Send,
-        SendOp::SendImm,
-        SendOp::Write,
-        SendOp::WriteImm,
-        SendOp::Read,
-        SendOp::CmpSwap,
-        SendOp::FetchAdd,
-    ];
-
-    /// All operations.
-    pub const ALL: [SendOp; 11] = [
-        SendOp::Send,
-        SendOp::SendImm,
-        SendOp::Write,
-        SendOp::WriteImm,
-        SendOp::Read,
-        SendOp::CmpSwap,
-        SendOp::FetchAdd,
-        SendOp::SendInv,
-        SendOp::LocalInv,
-        SendOp::BindMw,
-        SendOp::RegMr,
-    ];
-
-    /// The operation of a ring entry with this opcode, or `None` when this version has none.
-    pub const fn from_abi(opcode: u8) -> Option<Self> {
-        Some(match opcode {
-            ring::SEND_OP_SEND => SendOp::Send,
-            ring::SEND_OP_SEND_IMM => SendOp::SendImm,
-            ring::SEND_OP_RDMA_WRITE => SendOp::Write,
-            ring::SEND_OP_RDMA_WRITE_IMM => SendOp::WriteImm,
-            ring::SEND_OP_RDMA_READ => SendOp::Read,
-            ring::SEND_OP_CMP_SWAP => SendOp::CmpSwap,
-            ring::SEND_OP_FETCH_ADD => SendOp::FetchAdd,
-            ring::SEND_OP_SEND_INV => SendOp::SendInv,
-            ring::SEND_OP_LOCAL_INV => SendOp::LocalInv,
-            ring::SEND_OP_BIND_MW => SendOp::BindMw,
-            ring::SEND_OP_REG_MR => SendOp::RegMr,
-            _ => return None,
-        })
-    }
-
-    /// Whether the operation is an atomic.
-    pub const fn is_atomic(self) -> bool {
-        matches!(self, SendOp::CmpSwap | SendOp::FetchAdd)
-    }
-
-    /// Whether the answer brings data, so that the operation counts against `max_rd_atomic`.
-    pub const fn is_fetch(self) -> bool {
-        matches!(self, SendOp::Read | SendOp::CmpSwap | SendOp::FetchAdd)
-    }
-
-    /// Whether the operation changes a key on this side, and nothing is sent.
-    pub const fn is_local(self) -> bool {
-        matches!(self, SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr)
-    }
-
-    /// Whether a queue pair of this type has the operation (IBTA Vol 1 §11.4.1.1).
-    pub const fn is_of(self, qp_type: QpType) -> bool {
-        match qp_type {
-            QpType::Rc | QpType::XrcIni => true,
-            QpType::Uc => !self.is_fetch() && !matches!(self, SendOp::SendInv),
-            QpType::Ud | QpType::Gsi => matches!(self, SendOp::Send | SendOp::SendImm),
-            QpType::XrcTgt => false,
-        }
-    }
-
-    /// Whether the message brings immediate data.
-    pub const fn has_imm(self) -> bool {
-        matches!(self, SendOp::SendImm | SendOp::WriteImm)
-    }
-
-    /// The opcode in the completion.
-    pub const fn wc_opcode(self) -> WcOpcode {
-        match self {
-            SendOp::Send | SendOp::SendImm | SendOp::SendInv => WcOpcode::Send,
-            SendOp::Write | SendOp::WriteImm => WcOpcode::RdmaWrite,
-            SendOp::Read => WcOpcode::RdmaRead,
-            SendOp::CmpSwap => WcOpcode::CompSwap,
-            SendOp::FetchAdd => WcOpcode::FetchAdd,
-            SendOp::LocalInv => WcOpcode::LocalInv,
-            SendOp::BindMw => WcOpcode::BindMw,
-            SendOp::RegMr => WcOpcode::RegMr,
-        }
-    }
-}
-
 /// A send request, copied out of the ring.
 #[derive(Clone, Debug)]
 pub struct SendWork {
@@ -421,6 +313,8 @@ pub struct SendWork {
     pub next_index: u32,
     /// What it asks for.
     pub op: SendOp,
+    /// It comes from the chunk ring of a queue pair with several paths.
+    pub is_chunk: bool,
     /// A reason to fail it when its turn comes, found while reading the ring: an unknown opcode, too many entries
     /// ([`Status::LocQpOpErr`]), too much inline data ([`Status::LocLenErr`]).
     pub defect: Option<Status>,
@@ -462,6 +356,7 @@ impl Default for SendWork {
             wr_id: 0,
             next_index: 0,
             op: SendOp::Send,
+            is_chunk: false,
             defect: None,
             signalled: false,
             solicited: false,
@@ -483,6 +378,28 @@ impl Default for SendWork {
 }
 
 impl SendWork {
+    /// Makes it an entry that only waits. Completed, which it is when it fails, it looks like a WRITE.
+    pub(crate) fn make_wait(&mut self, wr_id: u64, next_index: u32) {
+        self.clear();
+        (self.op, self.wr_id, self.next_index) = (SendOp::Write, wr_id, next_index);
+    }
+
+    /// Makes it a chunk, a WRITE of nothing.
+    pub(crate) fn make_chunk(&mut self, wr_id: u64, next_index: u32, remote_addr: u64, rkey: Rkey) {
+        self.clear();
+        (self.op, self.wr_id, self.next_index, self.is_chunk) = (SendOp::Write, wr_id, next_index, true);
+        (self.remote_addr, self.rkey) = (remote_addr, rkey);
+    }
+
+    /// Makes it an empty request, which has its buffers still.
+    fn clear(&mut self) {
+        let (mut inline_data, mut sges) =
+            (std::mem::take(&mut self.inline_data), std::mem::take(&mut self.sges));
+        inline_data.clear();
+        sges.clear();
+        *self = Self { inline_data, sges, ..Self::default() };
+    }
+
     /// Bytes of the message.
     pub fn len_bytes(&self) -> u64 {
         if self.inline { self.inline_data.len() as u64 } else { total_bytes(&self.sges) }
@@ -491,7 +408,7 @@ impl SendWork {
     /// Its completion.
     pub fn completion(&self, status: Status, cause: Cause, byte_len: u32) -> Completion {
         Completion {
-            queue: WorkQueue::Send,
+            queue: if self.is_chunk { WorkQueue::Chunk } else { WorkQueue::Send },
             wr_id: self.wr_id,
             next_index: self.next_index,
             srqn: 0,
@@ -552,6 +469,8 @@ pub enum WorkQueue {
     Send,
     /// The receive queue.
     Recv,
+    /// The chunk ring of a queue pair with several paths: its requests have no entries in a completion queue.
+    Chunk,
 }
 
 /// A completion.
@@ -804,10 +723,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_have_their_abi_numbers() {
-        let numbers = SendOp::ALL.map(|op| (0..=255).find(|&n| SendOp::from_abi(n) == Some(op)));
-        assert_eq!(numbers, [2, 3, 0, 1, 4, 5, 6, 9, 7, 8, 0x20].map(Some));
-        assert_eq!(SendOp::from_abi(ring::SEND_OP_WAIT), None);
+    fn statuses_and_opcodes_have_their_abi_numbers() {
         assert_eq!(Status::RetryExcErr.to_abi(), 12);
         assert_eq!(WcOpcode::RecvRdmaWithImm.to_abi(), 129);
     }

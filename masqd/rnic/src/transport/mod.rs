@@ -49,12 +49,13 @@ mod responder;
 mod retry;
 mod rtt;
 mod selective;
+mod send_op;
 mod time;
 
 use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
-use masq_types::Psn;
+use masq_types::{Psn, WireQpn};
 use masq_wire::{Ecn, Kind, Parsed, Transport};
 
 use batch::Batch;
@@ -224,6 +225,18 @@ impl QpCore {
             draining: false,
             requester_first: false,
         }
+    }
+
+    /// Another queue pair of the same group towards the peer's `remote_qpn`, in the state in which this one is, RTR: it has the same attributes and PSNs, and
+    /// no receives.
+    pub fn sibling(&self, remote_qpn: WireQpn) -> Self {
+        let config = QpConfig { shared_receives: false, signal_all: false, ..self.config.clone() };
+        let mut sibling = Self::new(config);
+        sibling.attributes = Attributes { remote_qpn, ..self.attributes.clone() };
+        sibling.state = self.state;
+        let link = Link { config: &sibling.config, attributes: &sibling.attributes, state: sibling.state };
+        sibling.responder.start(&link, self.responder.psn());
+        sibling
     }
 
     /// The state.
@@ -406,6 +419,13 @@ impl QpCore {
         }
     }
 
+    /// Another queue pair of its group has failed: as [`QpCore::fail`], but what it owes its peer is still said.
+    pub fn follow<E: Env>(&mut self, now: Time, env: &mut E) {
+        if self.state != QpState::Reset {
+            self.settle(now, env, Err(Broken { fault: None, reason: "another of its paths has failed" }));
+        }
+    }
+
     /// A send of an unreliable queue pair has failed, and has its completion: what is behind it is flushed, and receives go on until the guest
     /// moves it to RTS again or elsewhere (SQE, IBTA Vol 1 §10.3.1.5). Does nothing outside RTS and SQD.
     pub fn fail_sends<E: Env>(&mut self, env: &mut E) {
@@ -533,7 +553,7 @@ impl QpCore {
     fn flush_send_ring<E: Env>(&mut self, env: &mut E) -> bool {
         let mut sends = 0;
         let mut send = SendWork::default();
-        while sends < FLUSH_BUDGET && env.next_send(&mut send) {
+        while sends < FLUSH_BUDGET && env.next_send_to_flush(&mut send) {
             flush_send(env, &mut self.counters, &send);
             sends += 1;
         }

@@ -648,6 +648,7 @@ impl Requester {
         if request.work.signalled || link.config.signal_all {
             env.complete(&request.work.completion(Status::Success, Cause::None, request.len));
         }
+        env.send_done(&request.work);
         env.give_back(request.work);
     }
 

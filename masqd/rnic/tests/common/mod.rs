@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test file uses its part.
 #![allow(unsafe_code)] // Maps guest memory and hands out pointers into it.
 
+pub mod multipath;
 pub mod two;
 
 use std::net::IpAddr;
@@ -384,13 +385,13 @@ impl Guest {
             group: None,
         };
         adjust(&mut init);
-        let qp_type = init.qp_type;
+        let (qp_type, wire) = (init.qp_type, init.wire_qpn);
         let reply = net.execute(self.engine, Command::CreateQp { vnic: self.id, qp: init })?;
         let Reply::QpCreated { slot, index } = reply else { panic!("{reply:?}") };
         Ok(TestQp {
             handle,
             qp_type,
-            wire: WireQpn::new(number).unwrap(),
+            wire,
             address: self.address,
             sq: SendRing::new(self.mapping(sq_gpa, sq_pages), ENTRIES, sq_shift).unwrap(),
             rq: RecvRing::new(self.mapping(rq_gpa, rq_pages), ENTRIES, rq_shift).unwrap(),
@@ -413,9 +414,12 @@ impl Guest {
     }
 
     pub fn to_rtr(&self, net: &mut Net, qp: &TestQp, remote: &TestQp, options: &Options) {
-        let init = QpChange { to: Some(QpState::Init), access: Some(options.access), ..QpChange::default() };
-        self.modify(net, qp, init).unwrap();
-        let connection = Connection {
+        self.to_rtr_by(net, qp, self.connection(qp, remote, options), options);
+    }
+
+    /// The connection of a queue pair to another, by their first addresses.
+    pub fn connection(&self, qp: &TestQp, remote: &TestQp, options: &Options) -> Connection {
+        Connection {
             local: self.address,
             remote: remote.address,
             remote_qpn: remote.wire,
@@ -426,7 +430,13 @@ impl Guest {
             features: options.features,
             virtual_local: Gid::from(self.address),
             virtual_remote: Gid::from(remote.address),
-        };
+        }
+    }
+
+    /// To INIT, and by `connection` to RTR.
+    pub fn to_rtr_by(&self, net: &mut Net, qp: &TestQp, connection: Connection, options: &Options) {
+        let init = QpChange { to: Some(QpState::Init), access: Some(options.access), ..QpChange::default() };
+        self.modify(net, qp, init).unwrap();
         let responds = matches!(qp.qp_type, QpType::Rc | QpType::XrcTgt);
         let rtr = QpChange {
             to: Some(QpState::Rtr),

@@ -1,0 +1,383 @@
+//! Groups: a queue pair with several paths of the underlay, and its hidden siblings, one for each path but the first.
+//!
+//! ```text
+//!  send queue ─► spine: requests in order, WAITs ──► leader  ═ path 0 ═╗
+//!                        ▲ first chunk not done          │             ╠═► the peer's group
+//!  chunk ring ─► chunks ─┴─► whoever has room takes the next one       ║
+//!                                                        └─► siblings ═╝ path i each
+//! ```
+//!
+//! This is what they share. A member is a whole queue pair of its own, with its transport and its PSNs; that it takes the next chunk when
+//! it has room makes fast paths carry more than slow ones. How members come and go, and fail together, is the engine's part (`engine/groups`).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use masq_driver::{DriverError, GroupAttr};
+
+use crate::memory::GuestMemory;
+use crate::qp::{Held, QpKey};
+use crate::ring::{After, ChunkRing, Entry, RingBroken, SendRing};
+use crate::transport::{Completion, Failure, SendWork, Status, Time};
+
+/// A queue pair's place in a group of its vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Key of the group in the vNIC's table.
+    pub group: usize,
+    /// Its number, and that of its path; the leader's is 0.
+    pub number: u8,
+}
+
+impl Member {
+    /// Whether it is the guest's queue pair, and no hidden one.
+    pub fn is_leader(self) -> bool {
+        self.number == 0
+    }
+}
+
+/// What the queue pairs of a group share.
+#[derive(Debug)]
+pub struct Group {
+    chunks: ChunkRing,
+    /// How many wire numbers it has.
+    most: u8,
+    /// By number, from RTR on. None as long as there is one path only: then the queue pair is like any other.
+    members: Vec<Sub>,
+    /// The next chunk, when it was looked at and must not start yet, or finds nobody with room.
+    next: Held<SendWork>,
+    /// What must be done before it starts.
+    after: After,
+    /// Index of the first chunk that is not done.
+    prefix: u32,
+    /// Of the chunks from `prefix` on: which are done.
+    done: VecDeque<bool>,
+    spine: Spine,
+    failure: Option<GroupFailure>,
+    /// Which members have no request of those that were begun before SQD any more: a bit for each.
+    drained: u8,
+    /// Who has something to do by what came of others: a bit for each member.
+    wakes: u8,
+    /// Its members' failures are dealt with by whoever has set this.
+    pub hands_off: bool,
+}
+
+/// A member.
+#[derive(Clone, Copy, Debug)]
+struct Sub {
+    key: QpKey,
+    /// The path that its packets take: at first that with its number.
+    path: u8,
+    /// Chunks that it has taken and that are not done.
+    under_way: u32,
+    /// Chunks that it has carried.
+    carried: u64,
+}
+
+/// The leader's send queue.
+#[derive(Debug, Default)]
+struct Spine {
+    /// A WAIT that it has come to.
+    wait: Option<Wait>,
+    /// Requests that were taken out of it and are not done.
+    outstanding: u32,
+    /// All entries below this index are done. While requests are outstanding, WAITs behind the last one that is done do not count yet.
+    done: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    until: u32,
+    wr_id: u64,
+    next_index: u32,
+}
+
+/// Why a group cannot go on.
+#[derive(Clone, Copy, Debug)]
+struct GroupFailure {
+    failure: Failure,
+    at: Time,
+    /// A request of the leader's has it in its completion.
+    told: bool,
+}
+
+/// How many chunks one member has under way: one that it sends, and one behind it, so that a slow path holds little.
+const MOST_UNDER_WAY: u32 = 2;
+/// WAITs that one look at the spine passes.
+const WAITS_AT_ONCE: usize = 64;
+/// When a chunk has failed: how long the leader's requests before it are given to be done, as their acknowledgements may be under way on another path.
+const FAILURE_GRACE: Duration = Duration::from_millis(100);
+
+impl Group {
+    /// A group without members.
+    pub fn new(what: &str, attr: GroupAttr, memory: &GuestMemory) -> Result<Self, DriverError> {
+        let GroupAttr { members, chunks } = attr;
+        if !(2..=GroupAttr::MAX_MEMBERS).contains(&members) || !members.is_power_of_two() {
+            return Err(DriverError::Invalid(format!("{what}: a group does not have {members} members")));
+        }
+        Ok(Self {
+            chunks: ChunkRing::new(&format!("{what}, chunk ring"), chunks, memory)?,
+            most: members,
+            members: Vec::new(),
+            next: Held::default(),
+            after: After::default(),
+            prefix: 0,
+            done: VecDeque::new(),
+            spine: Spine::default(),
+            failure: None,
+            drained: 0,
+            wakes: 0,
+            hands_off: false,
+        })
+    }
+
+    /// How many members it can have.
+    pub fn most(&self) -> usize {
+        self.most.into()
+    }
+
+    /// It begins, at RTR: with these members, the leader first, or without siblings. The guest is told how many paths that makes.
+    pub fn start(&mut self, memory: &GuestMemory, members: &[QpKey]) -> Result<(), RingBroken> {
+        self.clear();
+        if members.len() > 1 {
+            let sub = |(number, key): (usize, &QpKey)| Sub {
+                key: *key,
+                path: number as u8,
+                under_way: 0,
+                carried: 0,
+            };
+            self.members = members.iter().enumerate().map(sub).collect();
+        }
+        self.chunks.publish_done(memory, self.prefix)?;
+        self.chunks.publish_paths(memory, members.len() as u32)
+    }
+
+    /// The queue pair is reset: it has no siblings, and its rings begin at 0.
+    pub fn clear(&mut self) {
+        self.members.clear();
+        self.chunks.reset();
+        self.next.present = false;
+        self.prefix = 0;
+        self.done.clear();
+        self.spine = Spine::default();
+        self.failure = None;
+        self.drained = 0;
+        self.wakes = 0;
+    }
+
+    /// The members, the leader first.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = QpKey> + '_ {
+        self.members.iter().map(|sub| sub.key)
+    }
+
+    /// The hidden members.
+    pub fn siblings(&self) -> impl Iterator<Item = QpKey> + '_ {
+        self.members().skip(1)
+    }
+
+    /// The member with this number.
+    pub fn member(&self, number: usize) -> Option<QpKey> {
+        self.members.get(number).map(|sub| sub.key)
+    }
+
+    /// The members have other keys.
+    pub fn rename(&mut self, renamed: impl Fn(QpKey) -> QpKey) {
+        self.members.iter_mut().for_each(|sub| sub.key = renamed(sub.key));
+    }
+
+    /// Of a member: the path that its packets take, how many chunks it has carried, and how many it has under way.
+    pub fn describe(&self, number: usize) -> Option<(u8, u64, u32)> {
+        self.members.get(number).map(|sub| (sub.path, sub.carried, sub.under_way))
+    }
+
+    /// The members leave SQD: when they come there again, each is to be drained anew.
+    pub fn drains_anew(&mut self) {
+        self.drained = 0;
+    }
+
+    /// A member in SQD is drained. Returns whether all are now.
+    pub fn is_drained(&mut self, number: u8) -> bool {
+        self.drained |= 1 << number;
+        let all = self.drained.count_ones() as usize == self.members.len();
+        if all {
+            self.drained = 0;
+        }
+        all
+    }
+
+    /// All members may have something to do.
+    pub fn wake_all(&mut self) {
+        self.wakes = !0;
+    }
+
+    /// Who has something to do since this was asked last: a bit for each number.
+    pub fn take_wakes(&mut self) -> u8 {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Takes the next chunk for a member: when there is one that may start, and the member has room.
+    pub fn take_chunk(
+        &mut self,
+        number: u8,
+        memory: &GuestMemory,
+        work: &mut SendWork,
+    ) -> Result<bool, RingBroken> {
+        let Some(sub) = self.members.get_mut(usize::from(number)) else { return Ok(false) };
+        if self.failure.is_some() || sub.under_way >= MOST_UNDER_WAY {
+            return Ok(false);
+        }
+        if !self.next.present {
+            // Entries that are not done are not to be used again. A guest that does so all the same must not make `done` grow without bound.
+            if self.chunks.taken().wrapping_sub(self.prefix) >= self.chunks.entries() {
+                return Ok(false);
+            }
+            let Some(after) = self.chunks.take(memory, &mut self.next.work)? else { return Ok(false) };
+            (self.after, self.next.present) = (after, true);
+        }
+        if !self.next_may_start() {
+            return Ok(false);
+        }
+        if let Some(sub) = self.members.get_mut(usize::from(number)) {
+            sub.under_way += 1;
+        }
+        Ok(self.next.take_into(work))
+    }
+
+    fn next_may_start(&self) -> bool {
+        let After { chunks, requests } = self.after;
+        chunks.is_none_or(|index| has_reached(self.prefix, index))
+            && requests.is_none_or(|index| has_reached(self.spine.done, index))
+    }
+
+    /// Takes the leader's next request, if it may start.
+    pub fn take_request(
+        &mut self,
+        queue: &mut SendRing,
+        memory: &GuestMemory,
+        work: &mut SendWork,
+    ) -> Result<bool, RingBroken> {
+        if self.failure.is_some() {
+            return Ok(false);
+        }
+        for _ in 0..WAITS_AT_ONCE {
+            if let Some(wait) = self.spine.wait {
+                if !has_reached(self.prefix, wait.until) {
+                    return Ok(false);
+                }
+                self.spine.wait = None;
+                if self.spine.outstanding == 0 {
+                    self.requests_done(wait.next_index);
+                }
+            }
+            match queue.take_of_group(memory, work)? {
+                None => return Ok(false),
+                Some(Entry::Request) => {
+                    self.spine.outstanding += 1;
+                    return Ok(true);
+                }
+                Some(Entry::Wait { until }) => {
+                    let SendWork { wr_id, next_index, .. } = *work;
+                    self.spine.wait = Some(Wait { until, wr_id, next_index });
+                }
+            }
+        }
+        self.wakes |= 1;
+        Ok(false)
+    }
+
+    /// Takes the leader's next entry, to flush it.
+    pub fn take_to_flush(
+        &mut self,
+        queue: &mut SendRing,
+        memory: &GuestMemory,
+        work: &mut SendWork,
+    ) -> Result<bool, RingBroken> {
+        if let Some(wait) = self.spine.wait.take() {
+            work.make_wait(wait.wr_id, wait.next_index);
+            return Ok(true);
+        }
+        Ok(queue.take_of_group(memory, work)?.is_some())
+    }
+
+    /// A member's request is done.
+    pub fn done(&mut self, number: u8, memory: &GuestMemory, work: &SendWork) -> Result<(), RingBroken> {
+        if !work.is_chunk {
+            self.spine.outstanding = self.spine.outstanding.saturating_sub(1);
+            self.requests_done(work.next_index);
+            return Ok(());
+        }
+        if let Some(sub) = self.members.get_mut(usize::from(number)) {
+            sub.under_way = sub.under_way.saturating_sub(1);
+            sub.carried += 1;
+            self.wakes |= 1 << number;
+        }
+        let place = work.next_index.wrapping_sub(1).wrapping_sub(self.prefix) as usize;
+        if self.done.len() <= place {
+            self.done.resize(place + 1, false);
+        }
+        if let Some(done) = self.done.get_mut(place) {
+            *done = true;
+        }
+        let before = self.prefix;
+        while self.done.front() == Some(&true) {
+            self.done.pop_front();
+            self.prefix = self.prefix.wrapping_add(1);
+        }
+        if self.prefix == before {
+            return Ok(());
+        }
+        if self.spine.wait.is_some_and(|wait| has_reached(self.prefix, wait.until)) {
+            self.wakes |= 1;
+        }
+        self.wake_for_next();
+        self.chunks.publish_done(memory, self.prefix)
+    }
+
+    /// All entries of the send queue below `index` are done.
+    fn requests_done(&mut self, index: u32) {
+        self.spine.done = index;
+        self.wake_for_next();
+    }
+
+    /// Whoever has room may take the chunk that had to wait.
+    fn wake_for_next(&mut self) {
+        if self.next.present && self.next_may_start() {
+            self.wake_all();
+        }
+    }
+
+    /// A member's chunk has failed.
+    pub fn chunk_failed(&mut self, at: Time, failure: Failure) {
+        self.failure.get_or_insert(GroupFailure { failure, at, told: false });
+    }
+
+    /// Whether a chunk has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Whether the leader is still to go on although a chunk has failed: with requests that come before the failure.
+    pub fn leader_has_grace(&self, now: Time) -> bool {
+        self.failure.is_some_and(|f| self.spine.outstanding > 0 && now.since(f.at) < FAILURE_GRACE)
+    }
+
+    /// What a completion of the leader's says: the first that does not succeed tells why a chunk has failed, if one has.
+    pub fn told(&mut self, completion: &Completion) -> Completion {
+        match &mut self.failure {
+            Some(f) if !f.told && completion.status != Status::Success => {
+                f.told = true;
+                if completion.status != Status::WrFlushErr {
+                    return *completion;
+                }
+                let Failure { status, cause } = f.failure;
+                Completion { status, cause, ..*completion }
+            }
+            _ => *completion,
+        }
+    }
+}
+
+/// Whether a free-running index that is at `at` has reached `index`.
+fn has_reached(at: u32, index: u32) -> bool {
+    index.wrapping_sub(at) as i32 <= 0
+}

@@ -1,0 +1,246 @@
+//! Queue pairs with several paths: how they fail and end as one, also under a guest that means no good, and move between engines whole.
+
+mod common;
+
+use common::multipath::*;
+use common::*;
+use masq_driver::*;
+use masq_rnic::RnicConfig;
+use masq_types::WireQpn;
+use vrdma_abi::ring::*;
+use vrdma_rings::SendRequest;
+
+const CHUNK: u32 = 64 << 10;
+
+/// A chunk that the peer refuses: what was posted before it succeeds, the message fails with the chunk's status, the rest is flushed; both
+/// ends are in ERR, and the peer's guest learns of it by its own queue pair.
+#[test]
+fn a_refused_chunk_fails_the_group_in_order() {
+    // On each member in turn: the chunks before it are one for each.
+    for place in 0..4 {
+        let mut m = Multi::new(4);
+        m.message(SEND_OP_RDMA_WRITE, 1, 0, 256 << 10, CHUNK);
+        m.post(SEND_OP_RDMA_WRITE, 2, MR - 64, 64);
+        let done = m.a_qp.chunks.producer();
+        let chunks = &mut m.a_qp.chunks;
+        // The tail and what follows may well be on their way still.
+        assert!(m.net.run_until(1000, |_| chunks.done() == done));
+        for _ in 0..place {
+            m.chunk(SEND_OP_RDMA_WRITE, 0, CHUNK);
+        }
+        let wrong = SendRequest { opcode: SEND_OP_RDMA_WRITE, rkey: 0xbad, ..SendRequest::default() };
+        m.chunk_as(&wrong, 0, CHUNK);
+        for _ in 0..8 {
+            m.chunk(SEND_OP_RDMA_WRITE, 0, CHUNK);
+        }
+        let until = m.a_qp.chunks.producer();
+        m.wait_for(3, until);
+        m.post(SEND_OP_RDMA_WRITE, 4, 0, 64);
+        m.post(SEND_OP_RDMA_WRITE, 5, 0, 64);
+        let flushed = WC_WR_FLUSH_ERR;
+        assert_eq!(
+            m.completions(),
+            [(1, WC_SUCCESS), (2, WC_SUCCESS), (3, WC_REM_ACCESS_ERR), (4, flushed), (5, flushed)],
+            "{place}"
+        );
+        assert_eq!(m.states(), [QpState::Err; 2]);
+        assert_eq!(m.faults(1), [QpFault::Access]);
+        assert!(m.faults(0).is_empty(), "a completion tells it");
+    }
+}
+
+/// A chunk that fails on its own side: of memory that is not the guest's.
+#[test]
+fn a_chunk_of_foreign_memory_fails_the_group() {
+    let mut m = Multi::new(4);
+    let chunk = to(&m.b_mr, 0, SendRequest { opcode: SEND_OP_RDMA_WRITE, ..SendRequest::default() });
+    let foreign = vrdma_abi::ring::Sge { addr: m.a_mr.gpa, length: 4096, lkey: 0xbad };
+    m.a_qp.chunks.post(&chunk, &[foreign]).unwrap();
+    m.a_qp.chunks.publish();
+    m.wait_for(3, 1);
+    m.post(SEND_OP_RDMA_WRITE, 4, 0, 64);
+    assert_eq!(m.completions(), [(3, WC_LOC_PROT_ERR), (4, WC_WR_FLUSH_ERR)]);
+    assert_eq!(m.states()[0], QpState::Err);
+}
+
+/// The status is told by the first request that is posted later, when there is none yet.
+#[test]
+fn a_failure_waits_for_who_tells_it() {
+    let mut m = Multi::new(4);
+    let wrong = SendRequest { opcode: SEND_OP_RDMA_READ, rkey: 0xbad, ..SendRequest::default() };
+    m.chunk_as(&wrong, 0, 64);
+    m.a.ring(&mut m.a_qp.qp);
+    assert!(m.completions().is_empty());
+    assert_eq!(m.states(), [QpState::Err; 2]);
+    m.wait_for(1, 1);
+    m.post(SEND_OP_RDMA_WRITE, 2, 0, 64);
+    assert_eq!(m.completions(), [(1, WC_REM_ACCESS_ERR), (2, WC_WR_FLUSH_ERR)]);
+}
+
+/// Requests before the failure that are never acknowledged do not keep it from being told.
+#[test]
+fn a_failure_is_told_though_the_peer_answers_nothing_else() {
+    let mut m = Multi::new(4);
+    // There is no receive, so that this one is not done, nor is what the leader takes after it.
+    m.post(SEND_OP_SEND, 1, 0, 64);
+    m.chunk(SEND_OP_RDMA_WRITE, 0, 64);
+    m.chunk(SEND_OP_RDMA_WRITE, 0, 64);
+    m.a.ring(&mut m.a_qp.qp);
+    m.net.run(5);
+    let wrong = SendRequest { opcode: SEND_OP_RDMA_WRITE, rkey: 0xbad, ..SendRequest::default() };
+    m.chunk_as(&wrong, 0, 64);
+    m.wait_for(2, 3);
+    m.a.ring(&mut m.a_qp.qp);
+    assert_eq!(m.completions(), [(1, WC_REM_ACCESS_ERR), (2, WC_WR_FLUSH_ERR)]);
+}
+
+/// What the guest does to its queue pair is done to the hidden ones: none of them answers any more.
+#[test]
+fn the_guest_moves_all_of_it() {
+    for to in [QpState::Err, QpState::Reset] {
+        let mut m = Multi::new(4);
+        m.message(SEND_OP_RDMA_WRITE, 1, 0, 2 << 20, CHUNK);
+        m.net.run_until(1000, |net| net.counter(1, "rcvd_pkts") > 20);
+        m.modify_a(to);
+        m.net.run(2);
+        let received = m.net.counter(1, "rcvd_pkts");
+        m.net.run(20);
+        assert_eq!(m.net.counter(1, "rcvd_pkts"), received, "nothing is sent any more");
+        let flushed = m.completions();
+        match to {
+            QpState::Err => assert_eq!(flushed, [(1, WC_WR_FLUSH_ERR); 2], "the WAIT and the tail"),
+            _ => assert!(flushed.is_empty()),
+        }
+    }
+}
+
+/// After RESET it begins anew, with as many paths as the new connection has.
+#[test]
+fn it_is_used_again_after_reset() {
+    let mut m = Multi::new(4);
+    for paths in [4, 2, 1, 3, 4] {
+        m.message(SEND_OP_RDMA_WRITE, 1, 0, 1 << 20, CHUNK);
+        if m.a_qp.chunks.paths() > 1 {
+            assert_eq!(m.completion(), (1, WC_SUCCESS));
+        }
+        m.modify_a(QpState::Reset);
+        let reset = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
+        m.b.modify(&mut m.net, &m.b_qp.qp, reset).unwrap();
+        for qp in [&mut m.a_qp, &mut m.b_qp] {
+            qp.qp.sq.reset();
+            qp.chunks.reset();
+        }
+        while m.a_cq.ring.poll().is_some() {}
+        m.connect(paths, &Options::default());
+        assert_eq!((m.a_qp.chunks.paths(), m.a_qp.chunks.done()), (paths as u32, 0));
+        assert_eq!(m.paths().len(), if paths > 1 { paths } else { 0 });
+    }
+}
+
+/// A revoked connection places nothing any more, on any path.
+#[test]
+fn a_revoked_connection_has_no_path_left() {
+    let mut m = Multi::new(4);
+    m.message(SEND_OP_RDMA_WRITE, 1, 0, 2 << 20, CHUNK);
+    m.net.run_until(1000, |net| net.counter(1, "rcvd_pkts") > 20);
+    let revoke = Command::RevokeQp { vnic: m.b.id, qp: m.b_qp.qp.handle };
+    m.net.execute(1, revoke).unwrap();
+    let (gpa, len) = (m.b_mr.gpa, 2 << 20);
+    m.b.write(gpa, &vec![0; len]);
+    m.net.run(50);
+    assert!(m.b.read(gpa, len).iter().all(|b| *b == 0));
+    assert_eq!(m.states()[1], QpState::Err);
+    assert_eq!(m.faults(1), [QpFault::Fatal]);
+}
+
+/// A queue pair that is destroyed takes the hidden ones along: others can have their numbers.
+#[test]
+fn a_destroyed_queue_pair_leaves_nothing() {
+    let mut m = Multi::new(4);
+    m.message(SEND_OP_RDMA_WRITE, 1, 0, 2 << 20, CHUNK);
+    m.net.run_until(1000, |net| net.counter(1, "rcvd_pkts") > 20);
+    let options = Options::default();
+    let (vnic, wire) = (m.a.id, m.a_qp.qp.wire);
+    m.net.execute(0, Command::DestroyQp { vnic, qp: m.a_qp.qp.handle }).unwrap();
+    m.net.execute(1, Command::DestroyQp { vnic: m.b.id, qp: m.b_qp.qp.handle }).unwrap();
+    // An ordinary one with a sibling's number, at that one's address.
+    let number = WireQpn::new(wire.get() + 2).unwrap();
+    let plain = m.a.qp_with(&mut m.net, &m.a_cq, &m.a_cq, |init| init.wire_qpn = number);
+    let on_path = m.connection(0, 4, &options).on_path(2).unwrap();
+    m.a.to_rtr_by(&mut m.net, &plain, on_path, &options);
+    m.net.run(50);
+    m.net.execute(0, Command::DetachVnic { vnic }).unwrap();
+    m.net.execute(1, Command::DetachVnic { vnic: m.b.id }).unwrap();
+    m.net.run(50);
+}
+
+/// A number that is taken at any of the addresses is taken, and what has been prepared is given up again.
+#[test]
+fn a_sibling_takes_no_number_that_another_has() {
+    let mut m = Multi::new(4);
+    let options = Options::default();
+    m.modify_a(QpState::Reset);
+    m.a_qp.qp.sq.reset();
+    let number = WireQpn::new(m.a_qp.qp.wire.get() + 3).unwrap();
+    let plain = m.a.qp_with(&mut m.net, &m.a_cq, &m.a_cq, |init| init.wire_qpn = number);
+    let on_path = m.connection(0, 4, &options).on_path(3).unwrap();
+    m.a.to_rtr_by(&mut m.net, &plain, on_path, &options);
+    let init = QpChange { to: Some(QpState::Init), access: Some(all_access()), ..QpChange::default() };
+    m.a.modify(&mut m.net, &m.a_qp.qp, init).unwrap();
+    let rtr = QpChange {
+        to: Some(QpState::Rtr),
+        connection: Some(m.connection(0, 4, &options)),
+        path_mtu: Some(options.mtu),
+        rq_psn: Some(Default::default()),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(12),
+        ..QpChange::default()
+    };
+    let refused = m.a.modify(&mut m.net, &m.a_qp.qp, rtr.clone());
+    assert!(matches!(refused, Err(DriverError::Exists(_))), "{refused:?}");
+    m.net.execute(0, Command::DestroyQp { vnic: m.a.id, qp: plain.handle }).unwrap();
+    m.a.modify(&mut m.net, &m.a_qp.qp, rtr).unwrap();
+    assert_eq!(m.a_qp.chunks.paths(), 4);
+}
+
+/// The send queue is drained when the chunks that have been begun are done, and those behind them wait for RTS.
+#[test]
+fn draining_ends_with_the_last_chunk() {
+    let mut m = Multi::new(4);
+    let until = m.message(SEND_OP_RDMA_WRITE, 1, 0, 3 << 20, CHUNK);
+    m.net.run_until(1000, |net| net.counter(1, "rcvd_pkts") > 20);
+    m.net.events[0].take();
+    let to = Some(QpState::Sqd);
+    let sqd = QpChange { to, sq_drained_notify: Some(true), ..QpChange::default() };
+    m.a.modify(&mut m.net, &m.a_qp.qp, sqd).unwrap();
+    assert!(m.net.events[0].take().is_empty(), "chunks are under way");
+    m.net.run(100);
+    let drained = m.net.events[0].take();
+    assert!(matches!(drained[..], [Event::SqDrained { .. }]), "{drained:?}");
+    let done = m.a_qp.chunks.done();
+    assert!(done > 0 && done < until, "{done} of {until}");
+    m.modify_a(QpState::Rts);
+    assert_eq!(m.completion(), (1, WC_SUCCESS));
+}
+
+/// A group moves between engines with all its members, in the middle of a message, back and forth.
+#[test]
+fn a_group_moves_to_another_engine_whole() {
+    let mut net = Net::group(&RnicConfig::default(), 2);
+    net.add(&RnicConfig::default());
+    let mut m = Multi::on(net, 2, 4, &Options::default());
+    for round in 0..6u64 {
+        let data = pattern(3 << 20, round as u8);
+        m.a.write(m.a_mr.gpa, &data);
+        m.message(SEND_OP_RDMA_WRITE, round, 0, 3 << 20, CHUNK);
+        let before = m.net.counter(2, "rcvd_pkts");
+        m.net.run_until(1000, |net| net.counter(2, "rcvd_pkts") > before + 100 * round);
+        m.net.move_guest(&mut m.a, (round as usize + 1) % 2);
+        assert_eq!(m.completion(), (round, WC_SUCCESS));
+        assert!(m.b.read(m.b_mr.gpa, 3 << 20) == data, "round {round}");
+        let (sent, chunks) = (m.a_qp.qp.sq.producer(), m.a_qp.chunks.producer());
+        m.a_qp.qp.sq.complete(sent);
+        assert_eq!(m.a_qp.chunks.done(), chunks);
+    }
+    assert!(m.paths().iter().all(|p| p.chunks > 0));
+}
