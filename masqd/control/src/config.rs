@@ -1,4 +1,4 @@
-use masq_types::{MacAddr, Mtu};
+use masq_types::{Features, MacAddr, Mtu};
 use vrdma_abi::config::{ABI_MAJOR, ABI_MINOR, Config, LINK_ACTIVE, LINK_DOWN, MAGIC};
 
 use crate::Limits;
@@ -53,7 +53,7 @@ pub fn config_space(
         max_inline_bytes: limits.max_inline_bytes,
         max_dest_rd_atomic: limits.max_dest_rd_atomic,
         max_rd_atomic: limits.max_rd_atomic,
-        paths,
+        paths: if limits.features.contains(Features::MULTIPATH) { paths } else { 1 },
         reserved: 0,
         max_srq_sge: limits.max_srq_sge,
         max_srq_wr: limits.max_srq_wr,

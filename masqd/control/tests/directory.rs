@@ -36,6 +36,7 @@ fn covers(touched: &Touched, local: &str, remote: &str) -> bool {
         peer: "x".into(),
         peer_host: "h2".into(),
         remote_address: [10, 0, 0, 1].into(),
+        other_addresses: Vec::new(),
         allowed_by: "".into(),
         since: std::time::Duration::ZERO,
     })

@@ -30,8 +30,10 @@ pub struct Connection {
     pub peer: Arc<str>,
     /// Name of the peer's host.
     pub peer_host: Arc<str>,
-    /// The peer's underlay address.
+    /// The peer's underlay address, on the first path.
     pub remote_address: IpAddr,
+    /// The peer's underlay addresses on the further paths that the connection uses.
+    pub other_addresses: Vec<IpAddr>,
     /// What allowed it, in words.
     pub allowed_by: Arc<str>,
     /// When it was made, on the clock of whoever made it.
@@ -296,6 +298,7 @@ mod tests {
             peer: format!("vnic-{}", remote.0[15]).as_str().into(),
             peer_host: "h2".into(),
             remote_address: [10, 77, 0, 1].into(),
+            other_addresses: Vec::new(),
             allowed_by: "a rule".into(),
             since: Duration::ZERO,
         }

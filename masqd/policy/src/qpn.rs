@@ -31,6 +31,8 @@ pub struct QpnPool {
     blocks: Vec<QpnBlock>,
     /// Never handed out.
     reserved: Option<WireQpn>,
+    /// How many numbers a group takes; 1: there are no groups.
+    group_len: u32,
     /// Position of the next candidate, counted over all blocks.
     next: u32,
     used: HashSet<WireQpn>,
@@ -38,19 +40,20 @@ pub struct QpnPool {
 
 impl QpnPool {
     /// A pool over `blocks`, save for the one QPN that is `reserved`, that begins at `start` (any number; the caller's
-    /// randomness).
-    pub fn new(blocks: Vec<QpnBlock>, reserved: Option<WireQpn>, start: u32) -> QpnPool {
-        let mut pool = QpnPool { blocks, reserved, next: 0, used: HashSet::new() };
+    /// randomness). Groups take `group_len` numbers, a power of two that is no longer than a block; with 1 there are none.
+    pub fn new(blocks: Vec<QpnBlock>, reserved: Option<WireQpn>, group_len: u32, start: u32) -> QpnPool {
+        let mut pool = QpnPool { blocks, reserved, group_len, next: 0, used: HashSet::new() };
         pool.next = start.checked_rem(pool.len()).unwrap_or(0);
         pool
     }
 
-    /// Takes a free QPN.
+    /// Takes a free QPN: none that a group could begin with, by which peers tell groups.
     pub fn take(&mut self) -> Option<WireQpn> {
         for _ in 0..self.len() {
             let candidate = self.at(self.next);
             self.next = (self.next + 1) % self.len();
-            if let Some(qpn) = candidate.filter(|q| !self.used.contains(q)) {
+            let begins_group = |q: WireQpn| self.group_len > 1 && q.get().is_multiple_of(self.group_len);
+            if let Some(qpn) = candidate.filter(|q| !begins_group(*q) && !self.used.contains(q)) {
                 self.used.insert(qpn);
                 return Some(qpn);
             }
@@ -58,9 +61,35 @@ impl QpnPool {
         None
     }
 
+    /// Takes the free QPNs of a group, and returns the first, which is a multiple of their number.
+    pub fn take_group(&mut self) -> Option<WireQpn> {
+        let len = self.group_len;
+        if len < 2 {
+            return None;
+        }
+        // Blocks are aligned, and longer than any group: positions are aligned as numbers are.
+        let groups = self.len() / len;
+        let first = self.next.div_ceil(len);
+        let is_free = |position| {
+            (position..position + len).all(|p| self.at(p).is_some_and(|qpn| !self.used.contains(&qpn)))
+        };
+        let position = (0..groups).map(|i| (first + i) % groups * len).find(|p| is_free(*p))?;
+        let qpns: Vec<WireQpn> = (position..position + len).filter_map(|p| self.at(p)).collect();
+        self.next = (position + len) % self.len();
+        self.used.extend(&qpns);
+        qpns.first().copied()
+    }
+
     /// Gives `qpn` back.
     pub fn give(&mut self, qpn: WireQpn) {
         self.used.remove(&qpn);
+    }
+
+    /// Gives the QPNs of the group back that begins with `first`.
+    pub fn give_group(&mut self, first: WireQpn) {
+        for number in 0..self.group_len {
+            self.used.remove(&WireQpn::from_wire(first.get() + number));
+        }
     }
 
     /// How many are taken.
@@ -130,7 +159,7 @@ mod tests {
         #[test]
         fn pooled_numbers_are_distinct_and_inside(start: u32, gives in prop::collection::vec(any::<bool>(), 200)) {
             let blocks = vec![QpnBlock::new(0, 4096).unwrap(), QpnBlock::new(8192, 4096).unwrap()];
-            let mut pool = QpnPool::new(blocks.clone(), None, start);
+            let mut pool = QpnPool::new(blocks.clone(), None, 1, start);
             let mut held = Vec::new();
             for give in gives {
                 if let Some(q) = held.pop().filter(|_| give) {
@@ -146,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_pool_ends_and_reuses_late() {
-        let mut pool = QpnPool::new(vec![QpnBlock::new(0, 4096).unwrap()], WireQpn::new(7), 5);
+        let mut pool = QpnPool::new(vec![QpnBlock::new(0, 4096).unwrap()], WireQpn::new(7), 1, 5);
         let first = pool.take().unwrap();
         assert_eq!(first.get(), 5);
         pool.give(first);
@@ -156,6 +185,41 @@ mod tests {
             assert!(pool.take().is_some());
         }
         assert_eq!((pool.take(), pool.in_use()), (None, 4093), "all but 0, 1 and 7");
-        assert_eq!(QpnPool::new(Vec::new(), None, 9).take(), None);
+        assert_eq!(QpnPool::new(Vec::new(), None, 1, 9).take(), None);
+        assert_eq!(QpnPool::new(Vec::new(), None, 4, 9).take_group(), None);
+    }
+
+    #[test]
+    fn groups_are_told_by_their_numbers() {
+        for (group_len, start) in [(2, 0), (4, 4093), (8, 77)] {
+            let block = QpnBlock::new(4096, 4096).unwrap();
+            let reserved = WireQpn::new(4096 + 9);
+            let mut pool = QpnPool::new(vec![block], reserved, group_len, start);
+            let (mut groups, mut singles) = (Vec::new(), Vec::new());
+            let mut i = 0;
+            loop {
+                // Three queue pairs of the ordinary kind for each group, as long as there are numbers.
+                i += 1;
+                match if i % 4 == 0 { pool.take_group() } else { pool.take() } {
+                    Some(qpn) if i % 4 == 0 => groups.push(qpn.get()),
+                    Some(qpn) => singles.push(qpn.get()),
+                    None => break,
+                }
+            }
+            assert!(groups.len() > 20 && singles.len() > 60, "{}, {}", groups.len(), singles.len());
+            assert!(groups.iter().all(|q| q % group_len == 0) && singles.iter().all(|q| q % group_len != 0));
+            let mut all: Vec<u32> = groups.iter().flat_map(|q| *q..q + group_len).collect();
+            all.extend(&singles);
+            assert!(all.iter().all(|q| block.contains(WireQpn::from_wire(*q)) && Some(*q) != reserved.map(WireQpn::get)));
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!((all.len(), pool.in_use()), (count, count), "none twice");
+            for group in &groups {
+                pool.give_group(WireQpn::from_wire(*group));
+            }
+            assert_eq!(pool.in_use(), singles.len());
+        }
+        assert_eq!(QpnPool::new(vec![QpnBlock::new(0, 4096).unwrap()], None, 1, 9).take_group(), None);
     }
 }

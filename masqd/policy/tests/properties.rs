@@ -246,6 +246,7 @@ impl World {
             peer: self.vnic(remote).name.as_str().into(),
             peer_host: "h2".into(),
             remote_address: [10, 77, 0, 1].into(),
+            other_addresses: Vec::new(),
             allowed_by: format!("{verdict:?}").into(),
             since: Duration::ZERO,
         };
@@ -417,6 +418,7 @@ fn any_connection() -> impl Strategy<Value = Connection> {
         peer: "peer".into(),
         peer_host: "h2".into(),
         remote_address: [10, 77, 0, 1].into(),
+        other_addresses: Vec::new(),
         allowed_by: "a rule".into(),
         since: Duration::ZERO,
     })

@@ -86,6 +86,7 @@ fn connection(i: u32) -> Connection {
         peer: format!("client-{n}").into(),
         peer_host: "h2".into(),
         remote_address: [10, 77, 0, 2].into(),
+        other_addresses: Vec::new(),
         allowed_by: "a rule".into(),
         since: Duration::ZERO,
     }

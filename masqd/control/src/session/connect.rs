@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use masq_driver::{Command, Connection as Renamed, DriverError, QpHandle, QpType, RnicDriver};
+use masq_driver::{Command, Connection as Renamed, DriverError, QpHandle, QpType, RnicDriver, UnderlayPath};
 use masq_policy::conntrack::{Connection, Touched};
-use masq_policy::rename::{Resolution, Unreachable, resolve};
+use masq_policy::multipath::{self, OnePath, Own};
+use masq_policy::rename::{Peer, Resolution, Unreachable, resolve};
 use masq_policy::rules::{Transport, Verdict};
 use masq_types::{Gid, PathId, WireQpn};
 use vrdma_abi::control as abi;
@@ -25,6 +26,8 @@ pub(super) struct Connect {
     pub renamed: Renamed,
     /// What is tracked.
     pub entry: Connection,
+    /// Why it uses one path, though it could use several.
+    pub one_path: Option<OnePath>,
 }
 
 impl Session {
@@ -77,12 +80,29 @@ impl Session {
             }
             return Err(wait(Reason::ForeignQpn { qpn: remote_qpn, vnic: peer.vnic.to_string() }));
         }
+        let udp_source_port = udp_source_port(attr.flow_label, local_qpn, remote_qpn);
+        let (paths, one_path) = match q.is_group().then(|| self.paths_to(directory, peer, remote_qpn)) {
+            None => (1, None),
+            Some(Ok(paths)) => (paths, None),
+            Some(Err(why)) => (1, Some(why)),
+        };
+        let pairs = identity.addresses.iter().zip(&peer.addresses).enumerate();
+        let other_paths: Vec<UnderlayPath> = pairs
+            .take(paths)
+            .skip(1)
+            .map(|(number, (local, remote))| UnderlayPath {
+                local: *local,
+                remote: *remote,
+                udp_source_port: port_of_path(udp_source_port, number),
+            })
+            .collect();
+        let other_addresses = other_paths.iter().map(|path| path.remote).collect();
         let renamed = Renamed {
             local: local_address,
             remote: remote_address,
             remote_qpn,
-            other_paths: Vec::new(),
-            udp_source_port: udp_source_port(attr.flow_label, local_qpn, remote_qpn),
+            other_paths,
+            udp_source_port,
             traffic_class: if self.trusts_dscp() { attr.traffic_class & DSCP_BITS } else { 0 },
             hop_limit: UNDERLAY_HOP_LIMIT,
             features: self.config.limits.features.common(peer.features),
@@ -99,10 +119,19 @@ impl Session {
             peer: peer.vnic.clone(),
             peer_host: peer.host.clone(),
             remote_address,
+            other_addresses,
             allowed_by,
             since: env.now,
         };
-        Ok(Connect { renamed, entry })
+        Ok(Connect { renamed, entry, one_path })
+    }
+
+    /// How many paths a queue pair with several of them uses towards a peer's; or why it uses one.
+    fn paths_to(&self, directory: &Directory, peer: &Peer, remote: WireQpn) -> Result<usize, OnePath> {
+        let identity = &self.config.identity;
+        let host = directory.endpoint(&identity.vnic).map(|e| &*e.host);
+        let features = self.config.limits.features;
+        multipath::paths_in_use(Own { addresses: &identity.addresses, features, host }, peer, remote)
     }
 
     /// Judges the connections and peers that `touched` covers again, and has those revoked that are not allowed any more: the
@@ -179,10 +208,15 @@ impl Session {
             }
             Err(e) => return Err(e.into()),
         };
-        if let Some(found) = &found
-            && (found.peer.vnic != c.peer || found.remote != c.remote_address)
-        {
-            return Err(moved(c, found.remote));
+        if let Some(found) = &found {
+            // With any of the addresses that are used: nothing is to go where it is no more.
+            let then = std::iter::once(&c.remote_address).chain(&c.other_addresses);
+            for (path, then) in then.enumerate() {
+                let now = found.peer.addresses.get(path);
+                if found.peer.vnic != c.peer || now != Some(then) {
+                    return Err(moved(c, *then, *now.unwrap_or(&found.remote)));
+                }
+            }
         }
         if let Some(found) = &found {
             self.check_reach(&found.peer.vnic, found.peer.is_stranger)?;
@@ -210,8 +244,15 @@ fn transport_of(qp_type: QpType) -> Transport {
     }
 }
 
-fn moved(c: &Connection, to: IpAddr) -> Reason {
-    Reason::Moved { gid: c.remote, vnic: c.peer.to_string(), from: c.remote_address, to }
+fn moved(c: &Connection, from: IpAddr, to: IpAddr) -> Reason {
+    Reason::Moved { gid: c.remote, vnic: c.peer.to_string(), from, to }
+}
+
+/// UDP source port of a further path: each has another.
+fn port_of_path(first: u16, number: usize) -> u16 {
+    // Odd, so that no two of the ports that there are coincide.
+    const STEP: u16 = 0x0a5d;
+    0xc000 | first.wrapping_add(STEP.wrapping_mul(number as u16))
 }
 
 /// UDP source port of a connection: from the flow label if there is one, else from both QPNs, so that flows spread
@@ -241,5 +282,9 @@ mod tests {
         let ports: std::collections::HashSet<u16> =
             (0x11..0x31).map(|n| udp_source_port(0, q(n), q(0x5000 + n))).collect();
         assert!(ports.len() > 16 && ports.iter().all(|p| *p >= 0xc000), "{ports:?}");
+        for first in [0xc000, 0xc001, 0xe5a3, 0xffff] {
+            let ports: std::collections::HashSet<u16> = (1..8).map(|i| port_of_path(first, i)).collect();
+            assert!(ports.len() == 7 && ports.iter().all(|p| *p >= 0xc000 && *p != first), "{ports:?}");
+        }
     }
 }

@@ -123,7 +123,7 @@ impl Session {
         if let Some(q) = self.objects.qps.remove(&qp) {
             self.usage.give(&q.cost);
             self.objects.release(&q.uses);
-            self.qpns.give(q.wire_qpn);
+            self.give_qpn(q.is_group(), q.wire_qpn);
             self.conntrack.remove(qp);
         }
         Ok(())
@@ -144,7 +144,7 @@ impl Session {
         let objects = std::mem::take(&mut self.objects);
         for (qp, q) in sorted(objects.qps) {
             reap(qp.into(), Command::DestroyQp { vnic, qp });
-            self.qpns.give(q.wire_qpn);
+            self.give_qpn(q.is_group(), q.wire_qpn);
         }
         for (srq, _) in sorted(objects.srqs) {
             reap(srq.into(), Command::DestroySrq { vnic, srq });

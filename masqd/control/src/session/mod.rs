@@ -25,6 +25,7 @@ mod peers;
 mod queues;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -33,9 +34,10 @@ use masq_driver::{
     VnicId, XrcdHandle,
 };
 use masq_policy::conntrack::{Connection, Conntrack};
+use masq_policy::multipath::{OnePath, group_len};
 use masq_policy::qpn::QpnPool;
 use masq_policy::quota::{CommandRate, Usage};
-use masq_types::{Gid, Mtu, WireQpn};
+use masq_types::{Features, Gid, Mtu, WireQpn};
 use vrdma_abi::config::GID_TABLE_LEN;
 use vrdma_abi::control as abi;
 use zerocopy::IntoBytes;
@@ -76,6 +78,13 @@ pub struct SessionConfig {
     pub seed: u32,
 }
 
+impl SessionConfig {
+    /// How many paths of the underlay its queue pairs may use.
+    fn paths(&self) -> usize {
+        if self.limits.features.contains(Features::MULTIPATH) { self.identity.addresses.len() } else { 1 }
+    }
+}
+
 /// The state of one attached device: its objects, its GID table, its connections.
 ///
 /// - [`handle_request`](Self::handle_request): a control command of the guest. Answers it, or asks for the store to be read
@@ -103,6 +112,7 @@ pub struct Session {
     next_ticket: u64,
     /// What the guest was last told of its traffic, and when.
     counted: Option<(Duration, abi::QueryCountersReply)>,
+    one_paths: OnePaths,
 }
 
 /// Names a request, or a question of the RNIC, that waits for the store to be read again; never used twice in a session.
@@ -195,7 +205,8 @@ impl Session {
         let usage = Usage::new(config.settings.quotas);
         let command_rate = CommandRate::new(config.settings.commands_per_sec);
         let identity = &config.identity;
-        let qpns = QpnPool::new(identity.qpn_blocks.clone(), Some(identity.gsi_qpn), config.seed);
+        let group_len = group_len(config.paths());
+        let qpns = QpnPool::new(identity.qpn_blocks.clone(), Some(identity.gsi_qpn), group_len, config.seed);
         let last_srqn = WireQpn::from_wire(config.seed).get();
         Session {
             config,
@@ -213,6 +224,7 @@ impl Session {
             waiting: HashMap::new(),
             next_ticket: 0,
             counted: None,
+            one_paths: OnePaths::default(),
         }
     }
 
@@ -314,6 +326,12 @@ impl Session {
         self.conntrack.iter()
     }
 
+    /// Towards whom queue pairs with several paths have come to use one since this was asked last, and why: each peer once, until the
+    /// reason is another.
+    pub fn take_one_paths(&mut self) -> Vec<(Arc<str>, OnePath)> {
+        std::mem::take(&mut self.one_paths.untold)
+    }
+
     /// How often requests have been refused, and connections revoked, by reason.
     pub fn refusals(&self) -> &RefusalCounters {
         &self.refusals
@@ -399,6 +417,27 @@ impl Session {
             return None;
         }
         self.peer_of(env, &body(rest).ok()?)
+    }
+}
+
+/// Peers towards whom one path is used.
+#[derive(Default)]
+struct OnePaths {
+    noted: HashMap<Arc<str>, OnePath>,
+    untold: Vec<(Arc<str>, OnePath)>,
+}
+
+impl OnePaths {
+    /// So many peers are remembered; then they may be told of again.
+    const MOST: usize = 1024;
+
+    fn note(&mut self, peer: &Arc<str>, why: OnePath) {
+        if self.noted.len() >= Self::MOST {
+            self.noted.clear();
+        }
+        if self.noted.insert(peer.clone(), why) != Some(why) {
+            self.untold.push((peer.clone(), why));
+        }
     }
 }
 

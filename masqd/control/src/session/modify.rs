@@ -57,16 +57,21 @@ impl Session {
         change.from = Some(from);
         change.to = Some(to);
         let entry = if r.mask & (abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0 {
-            let Connect { renamed, entry } = self.connect(env, qp, &attr, may_wait)?;
+            let Connect { renamed, entry, one_path } = self.connect(env, qp, &attr, may_wait)?;
             change.connection = Some(renamed);
-            Some(entry)
+            Some((entry, one_path))
         } else {
             None
         };
         let command = Command::ModifyQp { vnic: self.config.id, qp, change };
         env.rnic.execute(command).map_err(|e| Stop::from(Reason::from(e)))?;
-        if let Some(entry) = entry.filter(|_| !BYPASSED) {
-            self.conntrack.insert(qp, entry);
+        if let Some((entry, one_path)) = entry {
+            if let Some(why) = one_path {
+                self.one_paths.note(&entry.peer, why);
+            }
+            if !BYPASSED {
+                self.conntrack.insert(qp, entry);
+            }
         }
         if to == QpState::Reset {
             self.conntrack.remove(qp);

@@ -99,6 +99,13 @@ pub(super) struct Qp {
     pub cost: Cost,
 }
 
+impl Qp {
+    /// Whether it may use several paths.
+    pub fn is_group(&self) -> bool {
+        self.request.flags & abi::QP_MULTIPATH != 0
+    }
+}
+
 /// What an object uses, and so keeps from being destroyed.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Uses {

@@ -1,9 +1,10 @@
 //! Queue pairs and shared receive queues.
 
 use masq_driver::{
-    Command, CqHandle, CtxHandle, PageList, PdHandle, QpHandle, QpInit, QpType, Receives, SrqAttr, SrqHandle,
-    WorkQueueAttr, XrcSrq, XrcdHandle,
+    Command, CqHandle, CtxHandle, GroupAttr, PageList, PdHandle, QpHandle, QpInit, QpType, Receives, SrqAttr,
+    SrqHandle, WorkQueueAttr, XrcSrq, XrcdHandle,
 };
+use masq_policy::multipath::group_len;
 use masq_policy::quota::Resource;
 use masq_types::{Qpn, WireQpn};
 use vrdma_abi::control as abi;
@@ -41,7 +42,11 @@ impl Session {
         let mut tables = Vec::new();
         tables.extend(kind.has_sq().then_some(r.sq));
         tables.extend(kind.has_rq().then_some(r.rq));
-        let cost = cost(Resource::Qps, &tables);
+        tables.extend(kind.is_group.then_some(r.chunks));
+        let members = if kind.is_group { group_len(self.config.paths()) } else { 1 };
+        let mut cost = cost(Resource::Qps, &tables);
+        // The hidden ones take as much of the host as others.
+        cost[0].1 = members.into();
         let (wire_qpn, reply) = self.paying(&cost, |s| {
             let sq = match kind.has_sq() {
                 true => {
@@ -59,7 +64,15 @@ impl Session {
                     Receives::Own(work_queue(r.rq_entries, r.rq_stride_shift, r.max_recv_sge, ring))
                 }
             };
-            let (wire_qpn, qpn) = s.take_qpn(kind.qp_type)?;
+            let group = match kind.is_group {
+                true => {
+                    let ring = pages::read(env.memory, &r.chunks, "the chunk ring")?;
+                    let chunks = work_queue(r.chunk_entries, r.sq_stride_shift, r.max_send_sge, ring);
+                    Some(GroupAttr { members: members as u8, chunks })
+                }
+                false => None,
+            };
+            let (wire_qpn, qpn) = s.take_qpn(&kind)?;
             let init = QpInit {
                 qp,
                 ctx,
@@ -75,7 +88,7 @@ impl Session {
                 max_inline_bytes: r.max_inline_bytes,
                 sq,
                 receives,
-                group: None,
+                group,
             };
             let created = env.rnic.execute(Command::CreateQp { vnic: s.config.id, qp: init });
             let reply = created.map_err(Reason::from).and_then(|reply| {
@@ -88,7 +101,7 @@ impl Session {
                 })
             });
             if reply.is_err() {
-                s.qpns.give(wire_qpn);
+                s.give_qpn(kind.is_group, wire_qpn);
             }
             Ok((wire_qpn, reply?))
         })?;
@@ -101,20 +114,25 @@ impl Session {
     }
 
     /// The number of a new queue pair, on the wire and for its guest.
-    fn take_qpn(&mut self, qp_type: QpType) -> Result<(WireQpn, Qpn), Reason> {
-        if qp_type == QpType::Gsi {
+    fn take_qpn(&mut self, kind: &Kind) -> Result<(WireQpn, Qpn), Reason> {
+        if kind.qp_type == QpType::Gsi {
             return Ok((self.config.identity.gsi_qpn, Qpn::from_wire(GSI_QPN)));
         }
-        let wire_qpn = self.qpns.take().ok_or(Reason::NoQpn)?;
+        let taken = if kind.is_group { self.qpns.take_group() } else { self.qpns.take() };
+        let wire_qpn = taken.ok_or(Reason::NoQpn)?;
         Ok((wire_qpn, Qpn::from_wire(wire_qpn.get())))
+    }
+
+    /// A queue pair's number is free again, and those behind it that belong to it.
+    pub(super) fn give_qpn(&mut self, is_group: bool, wire_qpn: WireQpn) {
+        if is_group { self.qpns.give_group(wire_qpn) } else { self.qpns.give(wire_qpn) }
     }
 
     fn check_qp_fields(&self, r: &abi::CreateQp, kind: &Kind) -> Result<(), Reason> {
         let limits = &self.config.limits;
         reserved(&r.reserved0)?;
-        reserved(&r.chunk_entries)?;
-        reserved(&r.chunks)?;
-        known_bits("queue pair", r.flags.into(), abi::QP_SIGNAL_ALL.into())?;
+        known_bits("queue pair", r.flags.into(), (abi::QP_SIGNAL_ALL | abi::QP_MULTIPATH).into())?;
+        self.check_group_fields(r, kind)?;
         if kind.has_sq() {
             entries("the number of send entries", r.sq_entries, limits.max_qp_wr)?;
             within("max_send_sge", r.max_send_sge.into(), 0, limits.max_send_sge.into())?;
@@ -136,6 +154,25 @@ impl Session {
         } else {
             within("the number of receive entries", r.rq_entries.into(), 0, 0)
         }
+    }
+
+    /// What it says of several paths.
+    fn check_group_fields(&self, r: &abi::CreateQp, kind: &Kind) -> Result<(), Reason> {
+        if !kind.is_group {
+            reserved(&r.chunk_entries)?;
+            return reserved(&r.chunks);
+        }
+        if self.config.paths() == 1 {
+            return Err(Reason::Unsupported(
+                "a queue pair with several paths, where the vNIC has one".into(),
+            ));
+        }
+        if kind.qp_type != QpType::Rc {
+            return Err(malformed("only reliable connected queue pairs use several paths"));
+        }
+        entries("the number of chunks", r.chunk_entries, self.config.limits.max_qp_wr)?;
+        let pages = ring_pages(r.chunk_entries, r.sq_stride_shift.min(STRIDE_SHIFT_MAX));
+        pages::check(&r.chunks, &Wanted::ring("the chunk ring", pages))
     }
 
     /// The context and the objects that a new queue pair uses.
@@ -275,6 +312,8 @@ struct Kind {
     qp_type: QpType,
     /// Its receives come from a shared receive queue.
     shares: bool,
+    /// It may use several paths.
+    is_group: bool,
 }
 
 impl Kind {
@@ -289,7 +328,8 @@ impl Kind {
             other => return Err(malformed(format_args!("{other} is no transport"))),
         };
         let can_share = matches!(qp_type, QpType::Rc | QpType::Uc | QpType::Ud);
-        Ok(Kind { qp_type, shares: can_share && r.srq != HANDLE_NONE })
+        let is_group = r.flags & abi::QP_MULTIPATH != 0;
+        Ok(Kind { qp_type, shares: can_share && r.srq != HANDLE_NONE, is_group })
     }
 
     fn is_xrc(&self) -> bool {

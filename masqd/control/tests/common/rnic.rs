@@ -299,7 +299,20 @@ impl RnicDriver for FakeRnic {
                 for queue in qp.sq.iter().chain(own) {
                     check_ring(&queue.ring, queue.entries, queue.stride_shift);
                 }
-                assert!(b.qps.values().all(|q| q.init.wire_qpn != qp.wire_qpn), "a QPN is in use twice");
+                if let Some(group) = &qp.group {
+                    let chunks = &group.chunks;
+                    check_ring(&chunks.ring, chunks.entries, chunks.stride_shift);
+                    assert!(group.members > 1 && qp.wire_qpn.get().is_multiple_of(group.members.into()));
+                }
+                let numbers = |q: &QpInit| {
+                    let first = q.wire_qpn.get();
+                    first..first + q.group.as_ref().map_or(1, |g| g.members.into())
+                };
+                let apart = |a: &QpInit, c: &QpInit| {
+                    let (a, c) = (numbers(a), numbers(c));
+                    a.end <= c.start || c.end <= a.start
+                };
+                assert!(b.qps.values().all(|q| apart(&q.init, &qp)), "a QPN is in use twice");
                 let index = b.qps.len() as u16;
                 let new = FakeQp { state: QpState::Reset, change: QpChange::default(), init: qp };
                 if b.qps.insert(new.init.qp, new).is_some() {

@@ -435,6 +435,9 @@ impl Guest {
             self.host.counts.refused(&self.name, refusal.verb_name(), refusal.reason.label());
             self.say(|name| log_refusal(&vpc, name, refusal));
         }
+        for (peer, why) in self.session.take_one_paths() {
+            self.say(|name| info!(vnic = %name, %peer, "one path is used to this peer: {why}"));
+        }
         let Some(ring) = &mut self.control else { return };
         match ring.answer(chain, &reply.bytes, self.ram.mapped()) {
             Ok(true) => {}
