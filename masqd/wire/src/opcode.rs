@@ -193,6 +193,19 @@ impl Layout {
 
     /// Bytes of all headers behind the BTH.
     pub const fn len_bytes(self) -> usize {
+        const LENGTHS: [usize; Layout::ALL.len()] = {
+            let mut lengths = [0; Layout::ALL.len()];
+            let mut i = 0;
+            while i < lengths.len() {
+                lengths[Layout::ALL[i] as usize] = Layout::ALL[i].sum_bytes();
+                i += 1;
+            }
+            lengths
+        };
+        LENGTHS[self as usize]
+    }
+
+    const fn sum_bytes(self) -> usize {
         let headers = self.headers();
         let mut sum = 0;
         let mut i = 0;

@@ -280,21 +280,22 @@ impl Parsed<'_> {
 pub fn parse(udp_payload: &[u8]) -> Result<Parsed<'_>, WireError> {
     let got = udp_payload.len();
     let truncated = |what, need| WireError::Truncated { what, need, got };
-    let bth = Bth::from_prefix(udp_payload).ok_or(truncated("BTH and ICRC", Bth::LEN + ICRC_BYTES))?;
+    let bth = Bth::from_prefix(udp_payload);
+    let bth = bth.ok_or_else(|| truncated("BTH and ICRC", Bth::LEN + ICRC_BYTES))?;
     let bth = BthRepr::parse(bth)?;
     let opcode = bth.opcode;
-    let info = opcode.info().ok_or(WireError::UnknownOpcode(opcode))?;
+    let Some(info) = opcode.info() else { return Err(WireError::UnknownOpcode(opcode)) };
     if !got.is_multiple_of(4) {
         return Err(WireError::Misaligned(got));
     }
     let xrc_len = if info.has_xrceth() { XrcEth::LEN } else { 0 };
     let ext_at = Bth::LEN + xrc_len;
     let header_len = ext_at + info.layout.len_bytes();
-    let too_short = truncated(info.name, header_len + ICRC_BYTES);
-    let (covered, icrc) = udp_payload.split_last_chunk::<ICRC_BYTES>().ok_or(too_short)?;
-    let (headers, body) = covered.split_at_checked(header_len).ok_or(too_short)?;
+    let too_short = || truncated(info.name, header_len + ICRC_BYTES);
+    let (covered, icrc) = udp_payload.split_last_chunk::<ICRC_BYTES>().ok_or_else(too_short)?;
+    let (headers, body) = covered.split_at_checked(header_len).ok_or_else(too_short)?;
     let xrc = headers.get(Bth::LEN..ext_at).filter(|b| !b.is_empty()).and_then(XrcEth::from_prefix);
-    let ext = headers.get(ext_at..).and_then(|b| Extension::parse(info.layout, b)).ok_or(too_short)?;
+    let ext = headers.get(ext_at..).and_then(|b| Extension::parse(info.layout, b)).ok_or_else(too_short)?;
     let payload = judge_body(&bth, info, body)?;
     Ok(Parsed { repr: PacketRepr { bth, xrc, ext }, info, payload, icrc: u32::from_le_bytes(*icrc) })
 }

@@ -75,22 +75,25 @@ impl<'a> Received<'a> {
     }
 
     /// The next one.
+    #[inline]
     fn first(&self) -> Option<&'a [u8]> {
         let packet = self.bytes.get(..self.segment_bytes).unwrap_or(self.bytes);
         (!packet.is_empty()).then_some(packet)
     }
 
     /// The next one, if it is for the queue pair with this number.
+    #[inline]
     fn first_to(&self, qpn: WireQpn) -> Option<&'a [u8]> {
         self.first().filter(|packet| Bth::from_prefix(packet).is_some_and(|bth| bth.dest_qp() == qpn))
     }
 
-    /// The next one has been dealt with. Returns what is known of it.
-    fn pass(&mut self) -> Arrived {
-        let arrived = self.arrived;
+    /// The next one has been dealt with. Returns its place in its train.
+    #[inline]
+    fn pass(&mut self) -> usize {
+        let index = self.arrived.index;
         self.arrived.index += 1;
         self.bytes = self.bytes.get(self.segment_bytes..).unwrap_or_default();
-        arrived
+        index
     }
 }
 
@@ -106,7 +109,8 @@ impl Inbound {
             };
             let to = (received.arrived.local, bth.dest_qp());
             let Some(key) = world.wire.get(&to).copied() else {
-                self.forward(world, to, received.pass(), packet);
+                self.forward(world, to, received.arrived, packet);
+                received.pass();
                 continue;
             };
             let qp = world.qps.get(key);
@@ -114,7 +118,8 @@ impl Inbound {
                 self.handle_connected(world, (key, to.1), local, &mut received);
                 continue;
             }
-            let Arrived { local: id, source, index, .. } = received.pass();
+            let Arrived { local: id, source, .. } = received.arrived;
+            let index = received.pass();
             if qp.is_none_or(|q| q.datagram.is_none()) {
                 self.counters.rx_wrong_peer += 1;
                 continue;
@@ -137,19 +142,20 @@ impl Inbound {
     ) {
         let now = world.now;
         let Self { flows, counters } = self;
-        flows.select(received.arrived.source, local);
+        let first = received.arrived;
+        flows.select(first.source, local);
         let tap = world.qps.get(key).and_then(|q| q.tap.clone());
         let (mut packets, mut bytes, mut tap_wants_more) = (0, 0, true);
         let present = world.with_env(key, |core, env| {
             while let Some(packet) = received.first_to(qpn) {
-                let arrived = received.pass();
-                let Some(parsed) = judge(flows, counters, packet, arrived.index) else { continue };
+                let index = received.pass();
+                let Some(parsed) = judge(flows, counters, packet, index) else { continue };
                 packets += 1;
                 bytes += packet.len() as u64 + env.io.ip_overhead;
                 if let Some(tap) = tap.as_ref().filter(|_| tap_wants_more) {
-                    tap_wants_more = show_received(&**tap, now, local, &arrived, flows.ident(), packet);
+                    tap_wants_more = show_received(&**tap, now, local, &first, flows.ident(), packet);
                 }
-                core.handle_packet(now, env, &parsed, arrived.receipt);
+                core.handle_packet(now, env, &parsed, first.receipt);
                 if !env.may_go_on(core) {
                     break;
                 }
@@ -190,6 +196,7 @@ impl Inbound {
 }
 
 /// Checks a packet's ICRC, of the flow that is selected, and its headers.
+#[inline]
 fn judge<'p>(
     flows: &mut FlowCache,
     counters: &mut InboundCounters,

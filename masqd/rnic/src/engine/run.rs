@@ -108,7 +108,13 @@ impl Engine {
         let mut ran = match state {
             QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
             QpState::Rts | QpState::Sqd if datagrams => self.run_datagrams(key),
-            QpState::Rts | QpState::Sqe | QpState::Err => {
+            QpState::Rts => {
+                if let Some(qp) = self.world.qps.get_mut(key) {
+                    qp.core.work_posted();
+                }
+                Ran::default()
+            }
+            QpState::Sqe | QpState::Err => {
                 let more = self.world.with_env(key, |core, env| core.handle_work(now, env)).unwrap_or(false);
                 Ran { more, ..Ran::default() }
             }
@@ -127,6 +133,9 @@ impl Engine {
         let now = self.world.now;
         let mut may_send = None;
         while ran.bytes < SEND_BYTES {
+            if !self.world.qps.get(key).is_some_and(|q| q.core.may_transmit()) {
+                return;
+            }
             if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
                 self.world.park(key);
                 return;

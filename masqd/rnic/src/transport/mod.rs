@@ -356,6 +356,17 @@ impl QpCore {
         self.wants_work()
     }
 
+    /// Notes that requests may have been posted: the next [`QpCore::poll_transmit`] takes them. It takes the place of
+    /// [`QpCore::handle_work`] where that call follows, outside ERR and SQE.
+    pub fn work_posted(&mut self) {
+        self.requester.work_posted();
+    }
+
+    /// Whether [`QpCore::poll_transmit`] may have something to do. If not, it need not be called.
+    pub fn may_transmit(&self) -> bool {
+        self.notifier.is_due() || self.requester.may_transmit() || self.responder.may_transmit()
+    }
+
     /// Whether [`QpCore::handle_work`] should be called again soon, because there is more to flush or to carry out here.
     pub fn wants_work(&self) -> bool {
         self.flushing || self.requester.wants_work()

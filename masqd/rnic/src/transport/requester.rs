@@ -137,6 +137,12 @@ impl Requester {
         self.has_more
     }
 
+    /// Whether [`Requester::transmit`] may have something to do.
+    pub(super) fn may_transmit(&self) -> bool {
+        let begun = self.recovery.is_some() || self.probe.is_due || self.inflight.current().is_some();
+        begun || self.ring_has_work
+    }
+
     pub(super) fn work_posted(&mut self) {
         self.ring_has_work = true;
     }

@@ -176,6 +176,11 @@ impl Resources {
         self.ring.iter().find(|r| r.first == first)
     }
 
+    /// Whether there is a response to send.
+    pub(super) fn are_to_be_answered(&self) -> bool {
+        !self.again.is_empty() || self.ring.iter().any(|r| r.sending.is_some())
+    }
+
     /// The next response to send, in the order of PSNs, gaps before all else.
     pub(super) fn next_response(&self, mtu: Mtu) -> Option<Response> {
         let gap = self.again.front().and_then(|(first, gap)| Some((self.resource(*first)?, *gap)));

@@ -130,6 +130,11 @@ impl Responder {
         self.flow.cnp(now)
     }
 
+    /// Whether [`Responder::transmit`] may have something to do.
+    pub(super) fn may_transmit(&self) -> bool {
+        self.reply.is_some() || self.resources.are_to_be_answered()
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         self.flow.deadline()
     }

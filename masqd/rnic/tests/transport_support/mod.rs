@@ -190,7 +190,10 @@ impl Pair {
                 buf.clear();
                 let now = self.now;
                 let End { qp, world } = &mut self.ends[from];
-                let Some(transmit) = qp.poll_transmit(now, world, &mut buf, self.max_segments) else {
+                let may_transmit = qp.may_transmit();
+                let transmit = qp.poll_transmit(now, world, &mut buf, self.max_segments);
+                assert!(may_transmit || transmit.is_none(), "something to send that was not announced");
+                let Some(transmit) = transmit else {
                     assert!(buf.is_empty(), "nothing to send, but the buffer was touched");
                     if qp.wants_work() {
                         while qp.handle_work(now, world) {}
