@@ -113,7 +113,7 @@ pub struct Context {
 struct Bell {
     page: Gpa,
     /// Of the summary, only what stands for queue pairs, in words of eight bytes: most guests have few.
-    summary_bytes: usize,
+    summary_words: usize,
 }
 
 /// What becomes of a page's [`Bell`].
@@ -222,11 +222,13 @@ impl Vnic {
     /// Memory order (the guest's half stands in `vrdma_abi::doorbell`): a summary byte is cleared before its dirty
     /// bytes are looked at, and those before the producer index is read, by exchanges. The guest writes in the opposite
     /// order: so what it posts after the RNIC has looked leaves a summary byte set for the next scan.
-    pub fn scan_doorbells(&mut self, mut posted: impl FnMut(QpKey)) -> bool {
+    #[inline]
+    pub fn scan_doorbells(&mut self, posted: impl FnMut(QpKey)) -> bool {
         // The same summaries, by loads alone: most guests are idle.
-        if !self.bells.iter().any(|bell| bell.is_marked(&self.memory)) {
-            return false;
-        }
+        self.bells.iter().any(|bell| bell.is_marked(&self.memory)) && self.scan_contexts(posted)
+    }
+
+    fn scan_contexts(&mut self, mut posted: impl FnMut(QpKey)) -> bool {
         let first = if self.next_context < self.contexts.len() { self.next_context } else { 0 };
         let contexts = self.contexts.values().skip(first).chain(self.contexts.values().take(first));
         let mut budget = GROUPS_PER_SCAN;
@@ -295,9 +297,10 @@ impl Context {
 }
 
 impl Bell {
+    #[inline]
     fn is_marked(&self, memory: &GuestMemory) -> bool {
-        let Some(summary) = memory.span(self.page, self.summary_bytes) else { return false };
-        (0..self.summary_bytes).step_by(8).any(|at| summary.load_u64(at).is_some_and(|word| word != 0))
+        let Some(summary) = memory.span(self.page, self.summary_words * 8) else { return false };
+        (0..self.summary_words).any(|word| summary.load_u64(word * 8).is_some_and(|marks| marks != 0))
     }
 }
 
@@ -317,16 +320,16 @@ impl Slot {
     /// What there is to look at.
     fn bell(&self) -> Option<Bell> {
         const GROUP: usize = QPS_PER_GROUP as usize;
-        let summary_bytes = self.qps.len().div_ceil(GROUP).next_multiple_of(8).min(DIRTY);
-        (self.used > 0).then_some(Bell { page: self.page, summary_bytes })
+        let summary_words = self.qps.len().div_ceil(GROUP).div_ceil(8).min(DIRTY / 8);
+        (self.used > 0).then_some(Bell { page: self.page, summary_words })
     }
 
     /// Looks at up to `budget` groups.
     fn scan(&self, memory: &GuestMemory, budget: &mut usize, posted: &mut impl FnMut(QpKey)) {
         const GROUP: usize = QPS_PER_GROUP as usize;
-        let Some(Bell { page, summary_bytes }) = self.bell() else { return };
+        let Some(Bell { page, summary_words }) = self.bell() else { return };
         let Some(page) = memory.span(page, PAGE_BYTES as usize) else { return };
-        for_set_bytes(0, summary_bytes, &|at| page.load_u64(at), &mut |group| {
+        for_set_bytes(0, summary_words * 8, &|at| page.load_u64(at), &mut |group| {
             if *budget == 0 {
                 return;
             }
@@ -488,15 +491,15 @@ mod tests {
     #[test]
     fn bells_follow_the_doorbells_in_use() {
         let (mut vnic, keys) = context();
-        let bell = |page: u64, summary_bytes| Bell { page: Gpa(page), summary_bytes };
-        assert_eq!(vnic.bells, [bell(0x1000, 8)], "200 queue pairs are four groups");
+        let bell = |page: u64, summary_words| Bell { page: Gpa(page), summary_words };
+        assert_eq!(vnic.bells, [bell(0x1000, 1)], "200 queue pairs are four groups");
         let ctx = CtxHandle(3);
         vnic.contexts.insert(ctx, Context::new(ctx, &pages(), &vnic.memory).unwrap());
         let many: Vec<_> = (0..513).map(|_| vnic.assign_doorbell(ctx, keys[0]).unwrap()).collect();
-        assert_eq!(vnic.bells, [bell(0x1000, 8), bell(0x4000, 16)]);
+        assert_eq!(vnic.bells, [bell(0x1000, 1), bell(0x4000, 2)]);
         many.into_iter().for_each(|doorbell| vnic.unassign_doorbell(ctx, doorbell));
         vnic.unassign_doorbell(ctx, (3, 0));
-        assert_eq!(vnic.bells, [bell(0x1000, 8)]);
+        assert_eq!(vnic.bells, [bell(0x1000, 1)]);
         (0..200).for_each(|index| vnic.unassign_doorbell(CTX, (0, index)));
         assert_eq!(vnic.bells, []);
         mark(&vnic, Gpa(0x1000), 0);

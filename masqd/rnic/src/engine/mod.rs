@@ -181,8 +181,10 @@ impl Engine {
         self.refresh_now();
         worked |= self.hear_others();
         worked |= self.expire();
-        let busy = worked || self.world.schedule.has_ready();
-        worked |= self.scan(if busy && !has_slept { Look::Glance } else { Look::Whole });
+        worked |= self.scan(if has_slept { Look::Whole } else { Look::Glance });
+        if !worked && !self.world.schedule.has_ready() {
+            worked = self.scan(Look::Whole);
+        }
         worked |= self.run_ready();
         self.world.settle_queues();
         self.flush();

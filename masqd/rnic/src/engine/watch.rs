@@ -4,12 +4,10 @@
 //! doorbells were marked a short while ago are looked at in every turn, of the others a part, in turns; and all of them when the engine has
 //! nothing else to do, has just slept, or is about to sleep.
 
-use std::collections::VecDeque;
-
 /// How much of the doorbells to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The engine has other things to do: some of the idle guests.
+    /// There may be other things to do: some of the idle guests.
     Glance,
     /// All guests.
     Whole,
@@ -20,13 +18,15 @@ pub enum Look {
 pub struct Watch {
     /// Those looked at each time, and how often nothing was seen since.
     active: Vec<(usize, u8)>,
-    /// The others, in the order in which their turns come.
-    idle: VecDeque<usize>,
+    /// The others.
+    idle: Vec<usize>,
+    /// Whose turn it is among them.
+    next: usize,
 }
 
 impl Watch {
     /// Looks without result after which a guest counts as idle: some milliseconds of a busy engine.
-    const PATIENCE: u8 = 200;
+    const PATIENCE: u8 = 100;
     /// All idle guests have been looked at after as many glances.
     const GLANCES: usize = 8;
     /// So many of them are looked at in any case.
@@ -45,25 +45,33 @@ impl Watch {
 
     /// Calls `is_marked` for each guest that is to be looked at.
     pub fn look(&mut self, look: Look, mut is_marked: impl FnMut(usize) -> bool) {
-        let Self { active, idle } = self;
+        let Self { active, idle, next } = self;
         let turns = match look {
-            Look::Whole => idle.len(),
+            Look::Whole => {
+                *next = 0;
+                idle.len()
+            }
             Look::Glance => idle.len().div_ceil(Self::GLANCES).max(Self::AT_LEAST).min(idle.len()),
         };
         active.retain_mut(|(vnic, quiet)| {
             *quiet = if is_marked(*vnic) { 0 } else { *quiet + 1 };
             let stays = *quiet < Self::PATIENCE;
             if !stays {
-                idle.push_back(*vnic);
+                idle.push(*vnic);
             }
             stays
         });
         for _ in 0..turns {
-            let Some(vnic) = idle.pop_front() else { break };
+            if *next >= idle.len() {
+                *next = 0;
+            }
+            let Some(vnic) = idle.get(*next).copied() else { break };
             if is_marked(vnic) {
+                // The last one takes its place, and has its turn next.
+                idle.swap_remove(*next);
                 active.push((vnic, 0));
             } else {
-                idle.push_back(vnic);
+                *next += 1;
             }
         }
     }
