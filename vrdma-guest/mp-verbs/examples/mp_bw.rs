@@ -121,7 +121,8 @@ fn next(qp: &mut MpQp, sleeps: bool) -> Outcome<Completion> {
     loop {
         if let Some(completion) = qp.poll_cq() {
             if completion.status != Status::SUCCESS {
-                return Err(format!("{:?} of {:?}", completion.status, completion.what).into());
+                let why = (qp.failure(), qp.error());
+                return Err(format!("{:?} of {:?}: {why:?}", completion.status, completion.what).into());
             }
             return Ok(completion);
         }
@@ -160,9 +161,14 @@ fn main() -> Outcome<()> {
     let remote =
         Place { addr: u64::from_be_bytes([a, b, c, d, e, f, g, h]), key: u32::from_be_bytes([i, j, k, l]) };
 
+    // Of a message that is written there are two completions, its own and the note's, before the answer. Notes live until the connection has ended.
+    let mut notes = match options.kind {
+        Kind::Write => Some(Notes::new(&device, &mut qp, 2 * options.depth)?),
+        Kind::Read | Kind::Send => None,
+    };
     let took = match options.server {
-        Some(_) => client(&device, &mut qp, &mut buffers, remote, &options)?,
-        None => server(&device, &mut qp, &mut buffers, &options)?,
+        Some(_) => client(&mut qp, &mut buffers, &mut notes, remote, &options)?,
+        None => server(&mut qp, &mut buffers, &mut notes, &options)?,
     };
     let moved = u64::from(options.bytes) * u64::from(options.messages);
     println!(
@@ -242,14 +248,12 @@ impl Notes {
 const NOTE: u64 = u64::MAX;
 
 fn client(
-    device: &Arc<Device>,
     qp: &mut MpQp,
     buffers: &mut Buffers,
+    notes: &mut Option<Notes>,
     remote: Place,
     options: &Options,
 ) -> Outcome<Duration> {
-    // Of a message that is written there are two completions, its own and the note's, before the answer.
-    let mut notes = Notes::new(device, qp, 2 * options.depth)?;
     let began = Instant::now();
     let (mut posted, mut complete, mut free) = (0, 0, 0);
     while free < options.messages {
@@ -262,7 +266,7 @@ fn client(
             let remote = Place { addr: remote.addr + offset as u64, ..remote };
             let (kind, bytes) = (options.kind, options.bytes);
             qp.post_send(Request { wr_id: u64::from(posted), kind, bytes, local, remote })?;
-            if kind == Kind::Write {
+            if let Some(notes) = notes {
                 notes.send(posted, qp)?;
             }
             posted += 1;
@@ -270,8 +274,8 @@ fn client(
         let completion = next(qp, options.sleeps)?;
         match completion.what {
             Completed::Received => {
-                let number = notes.take(&completion, qp)?;
-                if options.kind != Kind::Write || number != free {
+                let number = notes.as_mut().ok_or("a note that nobody awaits")?.take(&completion, qp)?;
+                if number != free {
                     return Err(format!("a note of message {number} instead of {free}").into());
                 }
                 free += 1;
@@ -295,21 +299,20 @@ fn client(
 }
 
 fn server(
-    device: &Arc<Device>,
     qp: &mut MpQp,
     buffers: &mut Buffers,
+    notes: &mut Option<Notes>,
     options: &Options,
 ) -> Outcome<Duration> {
     let receive = |buffers: &Buffers, number: u32| {
         let place = buffers.region.remote(buffers.offset(number));
         Receive { wr_id: u64::from(number), bytes: options.bytes, place }
     };
-    let mut notes = None;
     match options.kind {
         Kind::Read => (0..options.depth).for_each(|number| buffers.fill(number)),
-        Kind::Write => notes = Some(Notes::new(device, qp, 2 * options.depth)?),
+        Kind::Write => {}
         Kind::Send => {
-            for number in 0..options.depth {
+            for number in 0..options.depth.min(options.messages) {
                 qp.post_recv(receive(buffers, number))?;
             }
         }
@@ -321,7 +324,7 @@ fn server(
         if completion.what != Completed::Received {
             continue;
         }
-        let number = match &mut notes {
+        let number = match notes {
             Some(notes) => notes.take(&completion, qp)?,
             None => completion.wr_id as u32, // one of ours
         };
@@ -329,9 +332,12 @@ fn server(
             return Err(format!("message {number} instead of {checked}").into());
         }
         buffers.check(number, number)?;
-        match &mut notes {
+        match notes {
             Some(notes) => notes.send(number, qp)?,
-            None => qp.post_recv(receive(buffers, number + options.depth))?,
+            None if number + options.depth < options.messages => {
+                qp.post_recv(receive(buffers, number + options.depth))?
+            }
+            None => {}
         }
         checked += 1;
     }

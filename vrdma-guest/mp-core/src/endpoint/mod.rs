@@ -469,8 +469,10 @@ impl Endpoint {
         path.in_flight_bytes -= u64::from(flight.load.bytes());
         match status {
             Status::SUCCESS => self.flight_done(flight, now),
-            Status::RETRY_EXC_ERR | Status::WR_FLUSH_ERR => {
-                if status == Status::RETRY_EXC_ERR && flight.load.bytes() > 0 {
+            // What was flushed behind it is lost with it, and its tokens are forgotten. A queue pair that flushes without this has not failed for
+            // silence: kernel rxe, for one, tells of errors of local memory in no other way.
+            Status::RETRY_EXC_ERR => {
+                if flight.load.bytes() > 0 {
                     self.policies.control.lost(flight.path, u64::from(flight.load.bytes()));
                 }
                 self.flight_lost(flight);

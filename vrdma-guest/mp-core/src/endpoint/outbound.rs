@@ -177,17 +177,15 @@ impl Outbound {
         self.again.push_back(piece);
     }
 
-    /// The fate of a large SEND's end is known: the peer has received so many SENDs.
-    pub fn resolve_done(&mut self, message: u64, received: u32) {
-        let Some(state) = self.get(message) else { return };
-        match is_before(state.sequence, received) {
-            true => self.notice_done(message),
-            false => state.notice_posted = false,
+    /// A large SEND's end can be told again: it is numbered, so that twice is not too often.
+    pub fn end_again(&mut self, message: u64) {
+        if let Some(state) = self.get(message) {
+            state.notice_posted = false;
         }
     }
 
     /// The fate of the small messages that were under way is known: the peer has received so many SENDs. What was posted on the same queue pair
-    /// before one of those has been done as well; but what was read has not come. The rest begins anew.
+    /// before one of those has been done as well, READs because of its fence. The rest begins anew.
     pub fn restart_small(&mut self, received: u32) {
         let is_lost = |message: &Message| message.small && message.started;
         let executed = self.messages.iter().rposition(|message| {
@@ -197,7 +195,7 @@ impl Outbound {
         let mut first = None;
         for (index, message) in self.messages.iter_mut().enumerate().filter(|(_, message)| is_lost(message)) {
             message.started = false;
-            if message.request.kind != Kind::Read && executed.is_some_and(|executed| index <= executed) {
+            if executed.is_some_and(|executed| index <= executed) {
                 (message.data_done, message.notice_done) = (true, true);
             } else {
                 (message.data_posted, message.notice_posted) = (false, false);

@@ -250,7 +250,7 @@ impl Endpoint {
             self.out.again(piece);
         }
         if let Some(message) = state.lost_done.take() {
-            self.out.resolve_done(message, received);
+            self.out.end_again(message);
         }
         if core::mem::take(&mut state.lost_small) {
             self.out.restart_small(received);

@@ -274,6 +274,57 @@ fn a_path_that_dies_for_good_costs_its_time_and_no_more() {
 }
 
 #[test]
+fn nothing_is_done_again_before_the_peer_has_closed_the_path() {
+    let mut sim = Sim::new(vec![Link::new(3_000_000, 20_000); 2], 1, small_config(), [0, 0].map(policies));
+    sim.ends[0].memory.insert(LOCAL, vec![7; 512]);
+    sim.ends[1].memory.insert(TARGET, vec![0; 512]);
+    sim.ends[0].overwrites = true;
+    let (local, remote) = (place(LOCAL, 0), place(TARGET, 0));
+    sim.ends[0].script.push_back(Request { wr_id: 0, kind: Kind::Write, bytes: 512, local, remote });
+    // Packets of path 1 are held back, and the peer does not poll.
+    sim.at(0, Event::Down(1));
+    sim.ends[1].sleeps = true;
+    sim.pass(SECOND / 2).expect("time passes");
+    assert!(sim.ends[0].completions.is_empty());
+    // They come, and may: the message is not complete. Then the peer wakes.
+    sim.at(sim.now, Event::Up(1));
+    sim.pass(sim.now + SECOND / 2).expect("time passes");
+    assert!(sim.ends[0].completions.is_empty());
+    sim.ends[1].sleeps = false;
+    sim.wake(1, 0);
+    sim.run(|sim| !sim.ends[0].completions.is_empty(), 10 * SECOND).expect("it completes");
+    sim.pass(sim.now + 100 * SECOND).expect("time passes");
+    assert!(sim.ends[1].memory[&TARGET].iter().all(|byte| *byte == SCRIBBLE));
+}
+
+#[test]
+fn a_small_send_that_has_come_is_not_sent_again() {
+    let mut sim = Sim::new(vec![Link::new(3_000_000, 500_000); 2], 1, small_config(), [0, 0].map(policies));
+    let sends: Vec<_> = (0..4).map(|i| (Kind::Send, 40, 0, i * 128)).collect();
+    prepare(&mut sim, 0, &sends);
+    sim.run(|sim| sim.ends[1].completions.len() == 4, SECOND).expect("they come");
+    assert!(sim.ends[0].completions.is_empty(), "the answers are under way");
+    // The program has used the memory again. The answers never come.
+    let path = (0..2).find(|path| sim.ends[0].endpoint.path(*path).in_flight_bytes > 0).expect("one is used");
+    sim.at(sim.now, Event::Down(path));
+    sim.run(|sim| sim.ends[0].completions.len() == 4, SECOND).expect("their fate is known");
+    sim.pass(sim.now + 10 * SECOND).expect("time passes");
+    assert!(sim.ends[0].completions.iter().all(|completion| completion.status == Status::SUCCESS));
+    assert_eq!(sim.ends[1].completions.len(), 4);
+    assert!(sim.ends[1].memory[&RECEIVES].iter().all(|byte| *byte == SCRIBBLE));
+}
+
+#[test]
+fn a_queue_pair_that_only_flushes_ends_the_connection() {
+    let mut end = one_end(2);
+    let write = Request { kind: Kind::Write, remote: place(TARGET, 0), ..send(1, 10) };
+    end.post(write).expect("there is room");
+    let work = posted(&mut end, 0);
+    end.handle_completion(work[0].token, Status::WR_FLUSH_ERR, 1);
+    assert_eq!(end.failure(), Some(Status::WR_FLUSH_ERR));
+}
+
+#[test]
 fn without_paths_the_connection_ends_and_says_how() {
     let mut sim = Sim::new(vec![Link::new(1_000_000, 1000); 2], 1, small_config(), [0, 0].map(policies));
     let requests = [(Kind::Write, 2000, 0, 0); 8];

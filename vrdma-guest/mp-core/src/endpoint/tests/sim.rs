@@ -83,6 +83,8 @@ pub struct End {
     pub overwrites: bool,
     pub next_qp: u32,
     pub leave: bool,
+    /// It does not poll.
+    pub sleeps: bool,
     /// When it polls next, if there is a reason.
     pub polls_at: Option<Nanos>,
 }
@@ -126,6 +128,7 @@ impl Sim {
             overwrites: false,
             next_qp: links.len() as u32,
             leave: false,
+            sleeps: false,
             polls_at: None,
         };
         let mut sim = Self {
@@ -189,6 +192,7 @@ impl Sim {
 
     fn handle(&mut self, event: Event) -> Result<(), TestCaseError> {
         match event {
+            Event::Tick(end) if self.ends[end].sleeps => self.ends[end].polls_at = None,
             Event::Tick(end) if self.ends[end].polls_at == Some(self.now) => {
                 self.ends[end].polls_at = None;
                 self.tick(end)?;
