@@ -349,7 +349,7 @@ fn swift_makes_room_and_takes_it_back() {
 #[test]
 fn swift_takes_neither_preemption_nor_chance_for_a_queue() {
     let link = Link { late: Some((5, Duration::from_millis(8))), ..Link::of(1_000_000_000) };
-    let late = Simulation::new(Congestion::Swift, 2, link).measure(secs(2), secs(4));
+    let late = Simulation::new(Congestion::Swift, 2, link).measure(secs(4), secs(10));
     assert!(late.utilisation >= 0.85 && late.jain >= 0.97, "{late:?}");
     let link = Link { loses: Some(100), ..Link::of(1_000_000_000) };
     let lossy = Simulation::new(Congestion::Swift, 2, link).measure(secs(2), secs(4));

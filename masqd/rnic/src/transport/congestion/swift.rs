@@ -6,8 +6,10 @@
 //!   behind the other the smaller counts: a queue is in both, a thread that was preempted between a time stamp and its system call in one.
 //! - Where the peer does not tell (a stranger, or the answer to a READ) the delay says nothing: CNPs, losses and timeouts are left.
 //! - One packet is timed at once, so the window changes about once per round trip; what it gains is counted by time, as in the paper.
-//! - It begins with the whole window, as RDMA does, and is unlimited there. After some round trips far below the target it grows by a part of
-//!   itself (as in Timely, §4.3): otherwise a thousand packets would take a thousand round trips to come back.
+//! - It begins with a few packets, which double with each round trip far below the target (as TCP begins, RFC 5681 §3.1): of many that begin at once
+//!   with whole windows, some would hear nothing until their tries are used up. The whole window is no limit.
+//! - Later, after some round trips far below the target, it grows by a part of itself (as in Timely, §4.3): otherwise a thousand packets would take a thousand
+//!   round trips to come back.
 //! - A loss counts when the delay is above the target, too, or when losses are many: one packet in a hundred that is lost on a
 //!   bad link says nothing of a queue.
 
@@ -17,6 +19,8 @@ use super::{CongestionControl, MIN_RATE, rate_of};
 use crate::transport::rtt::Sample;
 use crate::transport::time::Time;
 
+/// Packets to begin with.
+const FIRST: u32 = 16;
 /// Delay that is aimed at with a large window. A queue of that length keeps a link busy while a sender's thread waits for its turn.
 const BASE_TARGET: Duration = Duration::from_millis(1);
 /// More for the smallest window: of many flows each has a packet in the queue now and then, and the smaller ones get their share so.
@@ -58,6 +62,8 @@ pub(super) struct Swift {
     last_sample: Time,
     last_decrease: Option<Time>,
     far_below: u8,
+    /// Nothing has told yet that there is a queue.
+    begins: bool,
     timeouts: u8,
     sent: u32,
     lost: u32,
@@ -71,12 +77,13 @@ impl Swift {
         Self {
             packet,
             whole,
-            window: whole,
+            window: packet.saturating_mul(FIRST).min(whole),
             smoothed: Duration::ZERO,
             last_delay: None,
             last_sample: Time::ZERO,
             last_decrease: None,
             far_below: 0,
+            begins: true,
             timeouts: 0,
             sent: 0,
             lost: 0,
@@ -111,7 +118,7 @@ impl Swift {
         let least = (u64::from(self.packet) / SMALLEST).max(1);
         self.window = to.clamp(least, self.whole.into()) as u32;
         self.last_decrease = Some(now);
-        self.far_below = 0;
+        (self.far_below, self.begins) = (0, false);
     }
 
     fn halve(&mut self, now: Time) {
@@ -140,7 +147,7 @@ impl CongestionControl for Swift {
         (self.last_delay, self.last_sample) = (Some(measured), now);
         let target = self.target();
         if delay >= target {
-            self.far_below = 0;
+            (self.far_below, self.begins) = (0, false);
             let (delay, excess) = (nanos(delay), nanos(delay - target));
             let window = u64::from(self.window);
             let cut = window.saturating_mul(excess) / delay.max(1) * BETA_EIGHTHS / 8;
@@ -153,10 +160,10 @@ impl CongestionControl for Swift {
             let (since, once) = (nanos(since), nanos(self.smoothed).max(1));
             gain * since.min(once.saturating_mul(MOST_ROUND_TRIPS)) / once
         };
-        let by_itself = if self.far_below > FAR_BELOW && self.window >= self.packet {
-            u64::from(self.window) / 4
-        } else {
-            0
+        let by_itself = match self.far_below {
+            1.. if self.begins => u64::from(self.window),
+            far if far > FAR_BELOW && self.window >= self.packet => u64::from(self.window) / 4,
+            _ => 0,
         };
         self.grow(by_time.min(gain.max(self.window.into())).max(by_itself));
     }
@@ -221,9 +228,9 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// A hundred packets of a thousand bytes.
+    /// A hundred packets of a thousand bytes, the whole window.
     fn swift() -> Swift {
-        Swift::new(1000, 100)
+        Swift { window: 100_000, begins: false, ..Swift::new(1000, 100) }
     }
 
     fn ack(s: &mut Swift, now: u64, delay: u64) {
@@ -249,8 +256,7 @@ mod tests {
 
     #[test]
     fn goes_up_by_a_packet_in_a_round_trip_and_faster_far_below() {
-        let mut s = Swift::new(1000, 1000);
-        s.window = 40_000;
+        let mut s = Swift { begins: false, window: 40_000, ..Swift::new(1000, 1000) };
         s.last_delay = Some(us(800));
         (s.smoothed, s.last_sample) = (us(800), at(0));
         // A quarter of a packet in a quarter of a round trip; a late answer counts for thirty-two.
@@ -265,6 +271,22 @@ mod tests {
         assert_eq!(s.window_bytes(), Some(before + before / 4));
         (0..15).for_each(|i| ack(&mut s, 90_000 + i * 400, 400));
         assert_eq!((s.rate(at(0)), s.window_bytes()), (None, None), "the whole window is no limit");
+    }
+
+    #[test]
+    fn begins_with_a_few_packets_and_doubles_until_there_is_a_queue() {
+        let mut s = Swift::new(1000, 1000);
+        let mut windows = vec![s.window];
+        for (i, delay) in [100, 100, 700, 100, 1500, 1500, 100].into_iter().enumerate() {
+            ack(&mut s, 1000 + i as u64 * 2000, delay);
+            windows.push(s.window / 1000);
+        }
+        // One long delay may be chance. Two cut the window by three quarters of what is above the target, and from then on it grows as always: by a packet
+        // in a round trip.
+        assert_eq!(windows, [16_000, 32, 64, 128, 256, 512, 384, 387]);
+        let mut s = Swift::new(1000, 1000);
+        (0..6).for_each(|i| ack(&mut s, 1000 + i * 200, 100));
+        assert_eq!(s.window_bytes(), None);
     }
 
     #[test]
