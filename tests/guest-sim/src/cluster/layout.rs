@@ -31,6 +31,10 @@ pub struct Layout {
     pub groups: Vec<&'static str>,
     /// MTU of the links between the hosts.
     pub link_mtu: u32,
+    /// Paths between two hosts: underlay addresses of each, on links of their own.
+    pub paths: u8,
+    /// The vNICs that use one path however many there are.
+    pub one_path: Vec<&'static str>,
     /// More arguments for each masqd.
     pub masqd_args: Vec<String>,
 }
@@ -52,7 +56,15 @@ impl Default for Layout {
                 vnics.push(VnicSpec { name, vpc, host, address: Ipv4Addr::new(192, 168, 0, n) });
             }
         }
-        Layout { hosts: 2, vnics, groups: vec!["blue", "red"], link_mtu: 9000, masqd_args: Vec::new() }
+        Layout {
+            hosts: 2,
+            vnics,
+            groups: vec!["blue", "red"],
+            link_mtu: 9000,
+            paths: 1,
+            one_path: Vec::new(),
+            masqd_args: Vec::new(),
+        }
     }
 }
 
@@ -61,7 +73,7 @@ impl Layout {
     pub(super) fn desired(&self) -> Vec<Object> {
         let mut objects: Vec<Object> = (1..=self.hosts)
             .map(|n| {
-                let underlay = vec![network::underlay(n).into()];
+                let underlay = (0..self.paths).map(|path| network::on_path(n, path).into()).collect();
                 Object::Host(Host { name: host_name(n), underlay, aliases: vec![], class_rates: vec![] })
             })
             .collect();
@@ -83,7 +95,7 @@ impl Layout {
                 security_groups: group.into_iter().collect(),
                 qos_policy: None,
                 quota: Quota::default(),
-                paths: None,
+                paths: (self.paths > 1 && !self.one_path.contains(&v.name)).then_some(self.paths),
                 dedicated_alias: None,
             }));
         }

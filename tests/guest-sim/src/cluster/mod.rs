@@ -36,7 +36,7 @@ impl Cluster {
         network::remove_leftovers()?;
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let network = Network::new(number, layout.hosts, layout.link_mtu)?;
+        let network = Network::new(number, layout.hosts, layout.paths, layout.link_mtu)?;
         let dir = std::env::temp_dir().join(network.prefix());
         fs::create_dir_all(&dir)?;
         let c = Cluster {
@@ -97,6 +97,16 @@ impl Cluster {
     /// The underlay address of a host.
     pub fn underlay(host: u8) -> Ipv4Addr {
         network::underlay(host)
+    }
+
+    /// Cuts a path between the two hosts, or makes it whole again. What is sent over it meanwhile vanishes.
+    pub fn set_path(&self, path: u8, up: bool) -> io::Result<()> {
+        self.network.set_path(path, up)
+    }
+
+    /// Bytes that a host has sent over a path, as the link counts them.
+    pub fn sent_bytes(&self, host: u8, path: u8) -> io::Result<u64> {
+        self.network.sent_bytes(host, path)
     }
 
     /// Where masqd of a host logs.

@@ -1,7 +1,8 @@
 //! The network namespaces of the hosts and of the store, and the links between them.
 //!
 //! ```text
-//!   h1 ul0 ──── ul0 h2         two hosts: a veth pair
+//!   h1 ul0 ──── ul0 h2         two hosts: a veth pair for each path
+//!   h1 ul1 ──── ul1 h2
 //!   h1 ul0 ─┐
 //!   h2 ul0 ─┼─ br0             more: a bridge in a namespace of its own
 //!   h3 ul0 ─┘
@@ -21,11 +22,22 @@ const PREFIX: &str = "masq-sim";
 pub(super) struct Network {
     prefix: String,
     hosts: u8,
+    paths: u8,
 }
 
-/// The underlay address of a host.
+/// The underlay address of a host on its first path.
 pub(super) fn underlay(host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, host)
+    on_path(host, 0)
+}
+
+/// The underlay address of a host on a path.
+pub(super) fn on_path(host: u8, path: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, path, host)
+}
+
+/// The link of a host that a path goes by.
+fn link(path: u8) -> String {
+    format!("ul{path}")
 }
 
 /// The store's address on its link to a host.
@@ -34,9 +46,12 @@ pub(super) fn store_address(host: u8) -> Ipv4Addr {
 }
 
 impl Network {
-    /// Makes the namespaces of `hosts` hosts and of a store. `number` tells this process's clusters apart.
-    pub(super) fn new(number: u32, hosts: u8, mtu: u32) -> io::Result<Self> {
-        let net = Network { prefix: format!("{PREFIX}{}-{number}", std::process::id()), hosts };
+    /// Makes the namespaces of `hosts` hosts, with so many paths between them, and of a store. `number` tells this process's clusters apart.
+    pub(super) fn new(number: u32, hosts: u8, paths: u8, mtu: u32) -> io::Result<Self> {
+        if hosts != 2 && paths != 1 {
+            return Err(io::Error::other("only two hosts have several paths"));
+        }
+        let net = Network { prefix: format!("{PREFIX}{}-{number}", std::process::id()), hosts, paths };
         net.make(&mtu.to_string())?;
         Ok(net)
     }
@@ -61,6 +76,22 @@ impl Network {
         ip(&["-n", &self.store(), "link", "set", &format!("h{host}"), if up { "up" } else { "down" }])
     }
 
+    /// Cuts a path, or makes it whole again. What is sent over it meanwhile vanishes.
+    pub(super) fn set_path(&self, path: u8, up: bool) -> io::Result<()> {
+        // Its other end stays up, and so does its address.
+        ip(&["-n", &self.host(2), "link", "set", &link(path), if up { "up" } else { "down" }])
+    }
+
+    /// Bytes that a host has sent over a path, as the link counts them.
+    pub(super) fn sent_bytes(&self, host: u8, path: u8) -> io::Result<u64> {
+        let out = Command::new("ip")
+            .args(["-n", &self.host(host), "-s", "-j", "link", "show", &link(path)])
+            .output()?;
+        let links: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+        let bytes = links.pointer("/0/stats64/tx/bytes").and_then(serde_json::Value::as_u64);
+        bytes.ok_or_else(|| io::Error::other(format!("no counters of {}: {links}", link(path))))
+    }
+
     fn bridge(&self) -> String {
         format!("{}-br", self.prefix)
     }
@@ -83,7 +114,9 @@ impl Network {
             }
         }
         if self.hosts == 2 {
-            pair(("ul0", &self.host(1)), ("ul0", &self.host(2)))?;
+            for path in 0..self.paths {
+                pair((&link(path), &self.host(1)), (&link(path), &self.host(2)))?;
+            }
         } else {
             let bridge = self.bridge();
             ip(&["netns", "add", &bridge])?;
@@ -97,8 +130,11 @@ impl Network {
         }
         for host in 1..=self.hosts {
             let ns = self.host(host);
-            ip(&["-n", &ns, "address", "add", &format!("{}/24", underlay(host)), "dev", "ul0"])?;
-            ip(&["-n", &ns, "link", "set", "ul0", "mtu", mtu, "up"])?;
+            for path in 0..self.paths {
+                let (address, link) = (on_path(host, path), link(path));
+                ip(&["-n", &ns, "address", "add", &format!("{address}/24"), "dev", &link])?;
+                ip(&["-n", &ns, "link", "set", &link, "mtu", mtu, "up"])?;
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! It does on one side of the control queue what `vrdma.ko` does, and on the rings what the provider does, with
 //! the provider's own ring code.
 
+mod chunks;
 mod context;
 mod cq;
 mod datagram;

@@ -7,6 +7,7 @@ use vrdma_abi::control::*;
 use vrdma_abi::ring;
 use vrdma_rings::{RecvRing, SendRing};
 
+use super::chunks::Chunks;
 use super::{Context, Cq, Guest, Pd, SharedRing, Srq, Xrcd, shared};
 use crate::control::ControlError;
 use crate::memory::Mapping;
@@ -30,9 +31,16 @@ pub struct QpCaps {
     pub signal_all: bool,
     /// Where its receives come from, if not from a queue of its own.
     pub srq: Option<Arc<Srq>>,
+    /// Entries of its chunk ring; with 0 it has none, and uses one path.
+    pub chunks: u32,
 }
 
 impl QpCaps {
+    /// A reliable connected queue pair that may use several paths.
+    pub fn multipath() -> Self {
+        QpCaps { chunks: 64, ..Self::default() }
+    }
+
     /// The default of a type.
     pub fn of(qp_type: u8) -> Self {
         QpCaps { qp_type, ..Self::default() }
@@ -55,6 +63,7 @@ impl Default for QpCaps {
             inline_bytes: 64,
             signal_all: false,
             srq: None,
+            chunks: 0,
         }
     }
 }
@@ -74,6 +83,8 @@ pub struct Qp {
     pub(super) sends: Option<Sends>,
     /// None of one with a shared receive queue, and of XRC.
     pub(super) recvs: Option<Recvs>,
+    /// Of one that may use several paths.
+    pub(super) chunks: Option<Chunks>,
     /// None of XRC.
     pub(super) recv_cq: Option<Arc<Cq>>,
     destroyed: AtomicBool,
@@ -162,10 +173,16 @@ impl Pd {
             let ring = RecvRing::new(shared(&memory), entries, shift).expect("the ring fits its pages");
             recvs = Some(Recvs { ring: Mutex::new(ring), memory: Arc::new(memory) });
         }
+        let chunks = (caps.chunks > 0).then(|| Chunks::new(ctx, caps.chunks, sq_shift));
+        let _chunk_tables;
+        if let Some(chunks) = &chunks {
+            (command.chunks, _chunk_tables) = control.page_table(&chunks.memory.gpas(), 12);
+            (command.flags, command.chunk_entries) = (command.flags | QP_MULTIPATH, chunks.entries);
+        }
         let queue = Mutex::new(SendQueue::new(shared(&sq_memory), sq_entries, sq_shift));
         let sends = Sends { queue, memory: Arc::new(sq_memory), cq: send_cq.clone() };
         let recv_cq = (!initiator).then(|| recv_cq.clone());
-        Qp::create(ctx, command, Some(sends), recvs, recv_cq)
+        Qp::create(ctx, command, Some(sends), recvs, chunks, recv_cq)
     }
 }
 
@@ -175,6 +192,7 @@ impl Qp {
         command: CreateQp,
         sends: Option<Sends>,
         recvs: Option<Recvs>,
+        chunks: Option<Chunks>,
         recv_cq: Option<Arc<Cq>>,
     ) -> Result<Arc<Self>, ControlError> {
         let qp = ctx.guest.handle();
@@ -192,6 +210,7 @@ impl Qp {
             cookie,
             sends,
             recvs,
+            chunks,
             recv_cq,
             destroyed: AtomicBool::new(false),
         }))
@@ -209,7 +228,7 @@ impl Qp {
             xrcd: xrcd.handle(),
             ..CreateQp::ZERO
         };
-        Self::create(ctx, command, None, None, None)
+        Self::create(ctx, command, None, None, None, None)
     }
 
     /// The queue pair's handle, as it stands in asynchronous events.
@@ -271,6 +290,9 @@ impl Qp {
         if let Some(recvs) = &self.recvs {
             recvs.ring.lock().unwrap().reset();
         }
+        if let Some(chunks) = &self.chunks {
+            chunks.ring.lock().unwrap().reset();
+        }
         if let Some(cq) = &self.recv_cq {
             cq.discard(self.cookie);
         }
@@ -296,6 +318,7 @@ impl Drop for Qp {
         if !self.destroyed.load(Ordering::Relaxed) {
             self.sends.take().into_iter().for_each(|sends| self.ctx.keep(sends.memory));
             self.recvs.take().into_iter().for_each(|recvs| self.ctx.keep(recvs.memory));
+            self.chunks.take().into_iter().for_each(|chunks| self.ctx.keep(chunks.memory));
         }
     }
 }

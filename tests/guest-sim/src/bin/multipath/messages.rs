@@ -1,0 +1,193 @@
+//! Large messages: all bytes, by all paths, one completion.
+
+use guest_sim::suite::{Rng, Setup, World, assert_same, assert_status, pattern};
+use guest_sim::verbs::{QpCaps, wr};
+use vrdma_abi::control::{QP_STATE_RESET, QP_STATE_RTS};
+use vrdma_abi::ring::*;
+
+use crate::{Ends, PATHS, Test, post_message, sent};
+
+pub const TESTS: &[Test] = &[
+    ("a_write_goes_by_all_paths", |w| by_all_paths(w, SEND_OP_RDMA_WRITE)),
+    ("a_read_goes_by_all_paths", |w| by_all_paths(w, SEND_OP_RDMA_READ)),
+    ("both_ends_at_once", both_ways),
+    ("many_queue_pairs_with_several_paths", many),
+    ("random_messages", random),
+    ("a_queue_pair_is_reset_and_used_again", again),
+    ("numbers_and_quotas_of_hidden_queue_pairs", numbers),
+];
+
+pub const LOSSY_TESTS: &[Test] = &[("random_messages_over_bad_links", random)];
+pub const ENGINE_TESTS: &[Test] =
+    &[("random_messages_on_several_engines", random), ("many_queue_pairs_on_several_engines", many)];
+
+const BYTES: usize = 3 << 20;
+
+fn by_all_paths(world: &World, opcode: u8) {
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
+    let data = pattern(opcode.into(), BYTES);
+    let (from, to, sender) = match opcode {
+        SEND_OP_RDMA_WRITE => (&here, &there, 0),
+        _ => (&there, &here, 1),
+    };
+    from.write(0, &data);
+    let c = e.connect();
+    assert_eq!((c.a.paths(), c.b.paths()), (PATHS.into(), PATHS.into()));
+    let before = sent(world);
+    let chunks = post_message(&c, opcode, 7, (&here, &there), 0, BYTES);
+    let cqe = c.a.send_completion();
+    assert_status(&cqe, WC_SUCCESS);
+    assert_eq!((cqe.wr_id, cqe.byte_len as usize), (7, crate::TAIL));
+    assert_same(&to.read(0, BYTES), &data, "the message");
+    assert_eq!(c.a.chunk_indexes(), (chunks, chunks));
+    assert!(c.a.send_cq().poll().is_none(), "one completion");
+    // More than a chunk by each, whatever else the links carry.
+    for (path, (before, after)) in before.iter().zip(sent(world)).enumerate() {
+        let bytes = after[sender] - before[sender];
+        assert!(bytes > crate::CHUNK as u64, "path {path} has carried {bytes} bytes");
+    }
+}
+
+/// Each end writes and reads at once.
+fn both_ways(world: &World) {
+    const HALF: usize = BYTES / 2;
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(2 * BYTES), e.b.buffer(2 * BYTES));
+    let c = e.connect();
+    let back = guest_sim::suite::Conn { a: c.b.clone(), b: c.a.clone() };
+    here.write(0, &pattern(1, BYTES));
+    there.write(BYTES, &pattern(2, BYTES));
+    for round in 0..3 {
+        post_message(&c, SEND_OP_RDMA_WRITE, 10 + round, (&here, &there), 0, HALF);
+        post_message(&back, SEND_OP_RDMA_WRITE, 20 + round, (&there, &here), BYTES, HALF);
+        post_message(&c, SEND_OP_RDMA_READ, 30 + round, (&here, &there), BYTES + HALF, HALF);
+        post_message(&back, SEND_OP_RDMA_READ, 40 + round, (&there, &here), HALF, HALF);
+        for (qp, ids) in [(&c.a, [10, 30]), (&c.b, [20, 40])] {
+            for id in ids {
+                let cqe = qp.send_completion();
+                assert_status(&cqe, WC_SUCCESS);
+                assert_eq!(cqe.wr_id, id + round);
+            }
+        }
+        assert_same(&there.read(0, BYTES), &pattern(1, BYTES), "what b got");
+        assert_same(&here.read(BYTES, BYTES), &pattern(2, BYTES), "what a got");
+    }
+}
+
+/// Forty groups at once, of which each has its own data.
+fn many(world: &World) {
+    const COUNT: usize = 40;
+    const EACH: usize = 300_000;
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(COUNT * EACH), e.b.buffer(COUNT * EACH));
+    let data = pattern(3, COUNT * EACH);
+    here.write(0, &data);
+    let conns: Vec<_> = (0..COUNT).map(|_| e.connect()).collect();
+    for (i, c) in conns.iter().enumerate() {
+        assert_eq!(c.a.paths(), u32::from(PATHS));
+        post_message(c, SEND_OP_RDMA_WRITE, i as u64, (&here, &there), i * EACH, EACH);
+    }
+    for (i, c) in conns.iter().enumerate() {
+        let cqe = c.a.send_completion();
+        assert_status(&cqe, WC_SUCCESS);
+        assert_eq!(cqe.wr_id, i as u64);
+    }
+    assert_same(&there.read(0, COUNT * EACH), &data, "all of it");
+}
+
+/// WRITEs and READs of any length at any place, one after another and several at once, small requests between them.
+fn random(world: &World) {
+    const MESSAGES: u64 = 60;
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
+    let (mut mine, mut its) = (pattern(11, BYTES), pattern(12, BYTES));
+    here.write(0, &mine);
+    there.write(0, &its);
+    let c = e.connect();
+    let mut rng = Rng::new(5);
+    for id in 0..MESSAGES {
+        // In halves of the regions, so that a READ and the WRITE after it touch different bytes.
+        let read = rng.below(2) == 1;
+        let base = if read { BYTES / 2 } else { 0 };
+        let len = crate::TAIL + 1 + rng.below((BYTES / 2 - crate::TAIL - 1) as u64) as usize;
+        let at = base + rng.below((BYTES / 2 - len + 1) as u64) as usize;
+        let opcode = if read { SEND_OP_RDMA_READ } else { SEND_OP_RDMA_WRITE };
+        post_message(&c, opcode, id, (&here, &there), at, len);
+        match read {
+            true => mine[at..at + len].copy_from_slice(&its[at..at + len]),
+            false => its[at..at + len].copy_from_slice(&mine[at..at + len]),
+        }
+        if rng.below(3) == 0 {
+            c.a.post_send(&wr::rdma(SEND_OP_RDMA_WRITE, 1000 + id, &there, 0), &[here.sge(0, 8)]).unwrap();
+            its[..8].copy_from_slice(&mine[..8]);
+            finish(&c, &[id, 1000 + id]);
+        } else {
+            finish(&c, &[id]);
+        }
+    }
+    assert_same(&there.read(0, BYTES), &its, "the peer's memory");
+    assert_same(&here.read(0, BYTES), &mine, "its own memory");
+    assert_eq!((c.a.state(), c.b.state()), (QP_STATE_RTS, QP_STATE_RTS));
+}
+
+fn finish(c: &guest_sim::suite::Conn, ids: &[u64]) {
+    for id in ids {
+        let cqe = c.a.send_completion();
+        assert_status(&cqe, WC_SUCCESS);
+        assert_eq!(cqe.wr_id, *id);
+    }
+}
+
+/// RESET in the middle of a message; then another connection with the same queue pair.
+fn again(world: &World) {
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
+    here.write(0, &pattern(21, BYTES));
+    let c = e.connect();
+    for round in 0..5 {
+        post_message(&c, SEND_OP_RDMA_WRITE, round, (&here, &there), 0, BYTES);
+        if round % 2 == 0 {
+            assert_status(&c.a.send_completion(), WC_SUCCESS);
+        }
+        c.a.to_state(QP_STATE_RESET).expect("RESET");
+        c.b.to_state(QP_STATE_RESET).expect("RESET");
+        let attr = Setup::default().a;
+        c.a.to_init(&attr).unwrap();
+        c.b.to_init(&attr).unwrap();
+        c.a.to_rtr(&attr, e.b.address, c.b.qpn).unwrap();
+        c.b.to_rtr(&attr, e.a.address, c.a.qpn).unwrap();
+        c.a.to_rts(&attr).unwrap();
+        c.b.to_rts(&attr).unwrap();
+        assert_eq!((c.a.paths(), c.a.chunk_indexes()), (PATHS.into(), (0, 0)));
+    }
+    there.fill(0, BYTES, 0);
+    post_message(&c, SEND_OP_RDMA_WRITE, 9, (&here, &there), 0, BYTES);
+    assert_status(&c.a.send_completion(), WC_SUCCESS);
+    assert_same(&there.read(0, BYTES), &pattern(21, BYTES), "the last one");
+}
+
+/// A group has as many numbers as paths, and takes as much of the quota; no other queue pair has any of them.
+fn numbers(world: &World) {
+    let e = Ends::open(world);
+    let used = || world.cluster.objects("blue-1")["qps"];
+    let (mut groups, mut plain) = (Vec::new(), Vec::new());
+    for i in 0..64 {
+        match i % 3 {
+            0 => groups.push(e.a.qp(&QpCaps::multipath(), 64)),
+            _ => plain.push(e.a.qp(&QpCaps::default(), 64)),
+        }
+    }
+    let paths = u32::from(PATHS);
+    let mut all: Vec<u32> = groups.iter().flat_map(|q| q.qpn..q.qpn + paths).collect();
+    all.extend(plain.iter().map(|q| q.qpn));
+    assert!(groups.iter().all(|q| q.qpn % paths == 0) && plain.iter().all(|q| q.qpn % paths != 0));
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count, "no number twice");
+    let before = used();
+    assert!(before >= count as u64, "the quota counts hidden queue pairs: {before}");
+    e.a.ctx.destroy().expect("DESTROY_CONTEXT");
+    assert_eq!(used(), before - count as u64);
+}
