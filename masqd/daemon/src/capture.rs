@@ -567,7 +567,7 @@ mod tests {
     }
 
     /// A client that takes nothing holds up nobody: what does not fit is counted, and the next packet in the file tells.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_does_not_fit_is_counted() {
         let w = World::new();
         let capture = w.capture(None, Duration::from_secs(2), 65_535).await;
