@@ -224,6 +224,25 @@ fn what_is_heard_late_of_a_queue_pair_is_not_believed() {
     next.to_rtr(&mut net, &again, &a_qp, &Options::default());
 }
 
+/// An initiator is told where its peer has gone, and moves there itself, while the peer has gone on: it asks where the peer is now.
+#[test]
+fn an_initiator_that_moves_to_where_its_peer_was_finds_it() {
+    let mut net = Net::group(&RnicConfig::default(), 3);
+    let mut a = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), 8 << 20);
+    let mut b = Guest::attach(&mut net, 1, 2, 100, &fresh_address(), 8 << 20);
+    let (a_cq, mut b_cq) = (a.cq(&mut net, 64), b.cq(&mut net, 64));
+    let (a_qp, mut b_qp) = (a.qp(&mut net, &a_cq, &a_cq), b.qp(&mut net, &b_cq, &b_cq));
+    let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
+    connect(&mut net, (&a, &a_qp), (&b, &b_qp), &Options::default());
+    b.post(&mut b_qp, &to(&a_mr, 0, request(SEND_OP_RDMA_READ, 1)), &[sge(&b_mr, 0, 8)]);
+    net.engines[1].turn(Time::from_nanos(net.now));
+    net.move_guest(&mut a, 2);
+    net.move_guest(&mut a, 1);
+    net.engines[0].turn(Time::from_nanos(net.now));
+    net.move_guest(&mut b, 2);
+    assert_eq!(wait(&mut net, &mut b_cq).status, WC_SUCCESS);
+}
+
 /// Two guests at one address are connected to the same queue pair of another host, which cannot tell them apart: the older connection alone sends, whichever
 /// engines have the two, and until it ends.
 #[test]

@@ -369,8 +369,7 @@ fn conclude(world: &mut World, request: &Request) {
             not_answered(world, key, ask.len);
         }
         Reply::Elsewhere(engine) => {
-            let own = world.fabric.as_ref().map(|f| f.index);
-            if let Some(qp) = world.qps.get_mut(key).filter(|_| own != Some(engine)) {
+            if let Some(qp) = world.qps.get_mut(key) {
                 qp.initiator.redirected = Some(engine);
             }
         }

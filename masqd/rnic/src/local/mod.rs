@@ -223,11 +223,18 @@ fn step(world: &mut World, key: QpKey, room: usize) -> Step {
     let Some(caller) = Caller::of(world, key) else { return not_answered(world, key, len) };
     match find_peer(world, &caller) {
         Some(peer) => step_here(world, key, &peer, len, room),
-        None => match redirected.or_else(|| world.engine_of(&caller.callee())) {
+        None => match next_to_ask(world, redirected, &caller) {
             Some(engine) => away::ask(world, engine, key, &caller, len, room),
             None => not_answered(world, key, len),
         },
     }
+}
+
+/// The other engine that has the peer, as far as is known.
+fn next_to_ask(world: &World, redirected: Option<usize>, caller: &Caller) -> Option<usize> {
+    // The initiator may have moved to that engine since it was told.
+    let own = world.fabric.as_ref().map(|f| f.index);
+    redirected.filter(|engine| own != Some(*engine)).or_else(|| world.engine_of(&caller.callee()))
 }
 
 /// Carries the held request on to a peer of this engine.
