@@ -88,7 +88,6 @@ struct Spine {
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     until: u32,
-    wr_id: u64,
     next_index: u32,
 }
 
@@ -276,8 +275,7 @@ impl Group {
                     return Ok(true);
                 }
                 Some(Entry::Wait { until }) => {
-                    let SendWork { wr_id, next_index, .. } = *work;
-                    self.spine.wait = Some(Wait { until, wr_id, next_index });
+                    self.spine.wait = Some(Wait { until, next_index: work.next_index });
                 }
             }
         }
@@ -285,18 +283,24 @@ impl Group {
         Ok(false)
     }
 
-    /// Takes the leader's next entry, to flush it.
+    /// Takes the leader's next request, to flush it.
     pub fn take_to_flush(
         &mut self,
         queue: &mut SendRing,
         memory: &GuestMemory,
         work: &mut SendWork,
     ) -> Result<bool, RingBroken> {
-        if let Some(wait) = self.spine.wait.take() {
-            work.make_wait(wait.wr_id, wait.next_index);
-            return Ok(true);
+        self.spine.wait = None;
+        // A WAIT has no completion of its own: it belongs to the request behind it.
+        for _ in 0..WAITS_AT_ONCE {
+            match queue.take_of_group(memory, work)? {
+                None => return Ok(false),
+                Some(Entry::Request) => return Ok(true),
+                Some(Entry::Wait { .. }) => {}
+            }
         }
-        Ok(queue.take_of_group(memory, work)?.is_some())
+        self.wakes |= 1;
+        Ok(false)
     }
 
     /// A member's request is done.

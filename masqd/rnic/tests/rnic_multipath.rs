@@ -29,7 +29,9 @@ fn a_message_goes_by_all_paths() {
             }
         }
         let until = m.message(opcode, 7, 0, LEN, CHUNK);
-        assert_eq!(m.completion(), (7, WC_SUCCESS));
+        let cqe = wait(&mut m.net, &mut m.a_cq);
+        assert_eq!((cqe.wr_id, cqe.status), (7, WC_SUCCESS));
+        assert!(opcode == SEND_OP_RDMA_WRITE || cqe.byte_len == LEN, "{} bytes read", cqe.byte_len);
         let target = if opcode == SEND_OP_RDMA_WRITE { &m.b } else { &m.a };
         assert!(target.read(to.gpa, LEN as usize) == pattern(LEN as usize, opcode));
         assert_eq!(m.a_qp.chunks.done(), until);

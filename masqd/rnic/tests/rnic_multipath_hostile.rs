@@ -29,7 +29,7 @@ fn entries_that_are_no_chunks_fail_the_group() {
         let chunk = to(&m.b_mr, 0, SendRequest { opcode, flags, ..SendRequest::default() });
         m.chunk_as(&chunk, 0, 64);
         m.wait_for(1, 1);
-        m.a.ring(&mut m.a_qp.qp);
+        m.post(SEND_OP_RDMA_WRITE, 1, 0, 64);
         assert_eq!(m.completions(), [(1, WC_LOC_QP_OP_ERR)], "{opcode:#x} {flags}");
     }
 }

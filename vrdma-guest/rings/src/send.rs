@@ -73,6 +73,8 @@ pub struct SendRequest {
     pub remote_addr: u64,
     /// The peer's key of an RDMA request; the new key of a window or region.
     pub rkey: u32,
+    /// Of the end of a split RDMA READ: bytes of the message that chunks have read.
+    pub before_bytes: u32,
     /// The destination.
     pub target: Target,
     /// What the opcode needs.
@@ -176,7 +178,7 @@ impl<M: SharedMemory> SendRing<M> {
     pub fn push(&mut self, request: &SendRequest, data: SendData) -> Result<(), PostError> {
         let entry = self.0.next()?;
         let (inline, num_sge, inline_bytes) = match data.0 {
-            Data::Gathered(entries) => (0, entries as u8, 0), // at most 64 in the largest stride
+            Data::Gathered(entries) => (0, entries as u8, request.before_bytes), // at most 64 in the largest stride
             Data::Inline(bytes) => (SEND_INLINE, 0, bytes),
         };
         let header = SendHeader {
@@ -229,6 +231,22 @@ impl<M: SharedMemory> SendRing<M> {
     #[inline]
     pub fn free(&self) -> u32 {
         self.0.free()
+    }
+
+    /// Index of the first entry that is not known to be done.
+    #[inline]
+    pub fn consumer(&self) -> u32 {
+        self.0.consumer
+    }
+
+    /// Entries that could be posted now, were there no [limit](Self::set_limit).
+    pub fn unused(&self) -> u32 {
+        self.0.entries() - self.0.pending()
+    }
+
+    /// From now on so many entries may be in use at once, or all of them if that is less.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.0.limit = limit.min(self.0.entries());
     }
 
     /// Empties the queue, after the RNIC has moved its QP to RESET.

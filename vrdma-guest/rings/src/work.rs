@@ -48,17 +48,31 @@ pub(crate) struct WorkRing<M> {
     pub(crate) published: u32,
     /// Entries below this index are free again.
     pub(crate) consumer: u32,
+    /// So many entries may be in use at once.
+    pub(crate) limit: u32,
 }
 
 impl<M: SharedMemory> WorkRing<M> {
     pub(crate) fn new(memory: M, entries: u32, stride_shift: u8) -> Result<Self, GeometryError> {
         let geometry = Geometry::new(entries, stride_shift, memory.len())?;
-        Ok(Self { memory, geometry, producer: 0, published: 0, consumer: 0 })
+        Ok(Self { memory, geometry, producer: 0, published: 0, consumer: 0, limit: entries })
     }
 
     #[inline]
     pub(crate) fn free(&self) -> u32 {
-        self.geometry.entries() - self.producer.wrapping_sub(self.consumer)
+        self.limit.saturating_sub(self.pending())
+    }
+
+    /// Entries that are in use.
+    #[inline]
+    pub(crate) fn pending(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
+    }
+
+    /// Entries that there are.
+    #[inline]
+    pub(crate) fn entries(&self) -> u32 {
+        self.geometry.entries()
     }
 
     /// Bytes of an entry.

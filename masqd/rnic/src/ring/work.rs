@@ -168,10 +168,12 @@ impl SendRing {
         let Some((head, entry)) = self.take_head(memory, work)? else { return Ok(None) };
         let plain = head.flags == 0 && head.num_sge == 0 && head.reserved == 0;
         if head.opcode == SEND_OP_WAIT && plain {
-            work.make_wait(head.wr_id, self.ring.consumer);
             return Ok(Some(Entry::Wait { until: head.rkey }));
         }
         self.read(&head, entry, work);
+        if work.op == SendOp::Read {
+            work.before_bytes = head.inline_bytes;
+        }
         Ok(Some(Entry::Request))
     }
 
@@ -188,6 +190,7 @@ impl SendRing {
         work.wr_id = head.wr_id;
         work.next_index = self.ring.consumer;
         work.is_chunk = false;
+        work.before_bytes = 0;
         work.signalled = head.flags & SEND_SIGNALED != 0;
         work.solicited = head.flags & SEND_SOLICITED != 0;
         work.fence = head.flags & SEND_FENCE != 0;

@@ -315,6 +315,8 @@ pub struct SendWork {
     pub op: SendOp,
     /// It comes from the chunk ring of a queue pair with several paths.
     pub is_chunk: bool,
+    /// A READ is the end of a message of which chunks have read so many bytes.
+    pub before_bytes: u32,
     /// A reason to fail it when its turn comes, found while reading the ring: an unknown opcode, too many entries
     /// ([`Status::LocQpOpErr`]), too much inline data ([`Status::LocLenErr`]).
     pub defect: Option<Status>,
@@ -357,6 +359,7 @@ impl Default for SendWork {
             next_index: 0,
             op: SendOp::Send,
             is_chunk: false,
+            before_bytes: 0,
             defect: None,
             signalled: false,
             solicited: false,
@@ -378,12 +381,6 @@ impl Default for SendWork {
 }
 
 impl SendWork {
-    /// Makes it an entry that only waits. Completed, which it is when it fails, it looks like a WRITE.
-    pub(crate) fn make_wait(&mut self, wr_id: u64, next_index: u32) {
-        self.clear();
-        (self.op, self.wr_id, self.next_index) = (SendOp::Write, wr_id, next_index);
-    }
-
     /// Makes it a chunk, a WRITE of nothing.
     pub(crate) fn make_chunk(&mut self, wr_id: u64, next_index: u32, remote_addr: u64, rkey: Rkey) {
         self.clear();

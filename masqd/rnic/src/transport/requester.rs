@@ -652,7 +652,8 @@ impl Requester {
 
     fn succeed<E: Env>(&mut self, link: &Link<'_>, env: &mut E, request: Request) {
         if request.work.signalled || link.config.signal_all {
-            env.complete(&request.work.completion(Status::Success, Cause::None, request.len));
+            let byte_len = request.len.saturating_add(request.work.before_bytes);
+            env.complete(&request.work.completion(Status::Success, Cause::None, byte_len));
         }
         env.send_done(&request.work);
         env.give_back(request.work);

@@ -126,7 +126,10 @@ impl Multi {
         }
         let until = self.a_qp.chunks.producer();
         self.wait_for(wr_id, until);
-        self.post(opcode, wr_id, offset + u64::from(at), TAIL);
+        let before_bytes = if opcode == SEND_OP_RDMA_READ { at } else { 0 };
+        let (offset, tail) = (offset + u64::from(at), SendRequest { before_bytes, ..request(opcode, wr_id) });
+        let tail = to(&self.b_mr, offset, tail);
+        self.a.post(&mut self.a_qp.qp, &tail, &[sge(&self.a_mr, offset, TAIL)]);
         until
     }
 

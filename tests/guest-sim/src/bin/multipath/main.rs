@@ -12,7 +12,7 @@ use clap::Parser;
 use guest_sim::Layout;
 use guest_sim::suite::{Conn, Runner, Setup, Side, World, layout, programs};
 use guest_sim::verbs::{Mr, QpCaps, wr};
-use vrdma_abi::ring::Sge;
+use vrdma_abi::ring::{SEND_OP_RDMA_READ, Sge};
 use vrdma_rings::SendRequest;
 
 /// A test: its name and itself.
@@ -114,7 +114,9 @@ pub fn post_message(
         until = c.a.post_chunk(&request, &[sge]).expect("room for a chunk");
     }
     c.a.post_wait(wr_id, until).expect("room to wait");
-    c.a.post_send(&wr::rdma(opcode, wr_id, there, end), &[here.sge(end, TAIL)]).expect("room for the end");
+    let before_bytes = if opcode == SEND_OP_RDMA_READ { (end - at) as u32 } else { 0 };
+    let tail = SendRequest { before_bytes, ..wr::rdma(opcode, wr_id, there, end) };
+    c.a.post_send(&tail, &[here.sge(end, TAIL)]).expect("room for the end");
     until.wrapping_sub(first)
 }
 
