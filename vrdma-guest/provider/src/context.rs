@@ -14,6 +14,7 @@ use crate::abi::*;
 use crate::errno::Errno;
 use crate::library::{Library, library};
 use crate::mapped::{Access, KickPages, Mapped, page_bytes};
+use crate::multipath::{self, Offer};
 use crate::table::Table;
 use crate::verbs::*;
 use crate::{ah, cq, events, mr, mw, pd, poll, post, qp, query, srq, xrcd};
@@ -23,6 +24,8 @@ pub struct Shared {
     pub library: &'static Library,
     pub cmd_fd: c_int,
     pub table: Table,
+    /// What QPs with several paths can have; `None` when there are none.
+    pub multipath: Option<Offer>,
     doorbells: Doorbells<Mapped>,
     kick: KickPages,
 }
@@ -67,7 +70,8 @@ impl Shared {
         }
         let first_queue = u16::try_from(reply.kick_value).map_err(|_| Errno::EOPNOTSUPP)?;
         let kick = KickPages::new(kick, doorbells.slots(), first_queue);
-        Ok(Self { library, cmd_fd, table: Table::default(), doorbells, kick })
+        let multipath = Offer::of(&reply, std::env::var_os(multipath::SWITCH).as_deref());
+        Ok(Self { library, cmd_fd, table: Table::default(), multipath, doorbells, kick })
     }
 
     /// Whether the device still works; when not, then posting makes no sense.

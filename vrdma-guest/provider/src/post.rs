@@ -90,9 +90,9 @@ pub fn send_request(pair: &Pair, request: &SendRequest) -> Result<(), Errno> {
     let (Some(queue), Some(slot)) = (pair.send(), pair.slot()) else { return Err(Errno::EINVAL) };
     pair.check_sends()?;
     let mut queue = queue.lock();
-    queue.ring.complete(slot.send_consumer());
-    queue.ring.post(request, &[])?;
-    queue.ring.publish();
+    queue.complete(slot.send_consumer());
+    queue.post(request, &[])?;
+    queue.publish();
     pair.ring_doorbell();
     Ok(())
 }
@@ -119,7 +119,7 @@ unsafe fn send_all(pair: &Pair, first: *mut ibv_send_wr) -> Result<(), (Errno, *
         return Err((Errno::EINVAL, first));
     };
     let mut queue = queue.lock();
-    queue.ring.complete(slot.send_consumer());
+    queue.complete(slot.send_consumer());
 
     let mut result = Ok(());
     let mut next = first;
@@ -132,7 +132,7 @@ unsafe fn send_all(pair: &Pair, first: *mut ibv_send_wr) -> Result<(), (Errno, *
         }
         next = wr.next;
     }
-    if queue.ring.publish() {
+    if queue.publish() {
         pair.ring_doorbell();
     }
     result
@@ -147,12 +147,12 @@ unsafe fn send_one(pair: &Pair, queue: &mut SendQueue, wr: &ibv_send_wr) -> Resu
     // SAFETY: the caller says that what the request points to is valid.
     unsafe { translate(pair.kind, wr, &mut request) }?;
     if !has_data(request.opcode) {
-        return Ok(queue.ring.post(&request, &[])?);
+        return Ok(queue.post(&request, &[])?);
     }
     // SAFETY: as above.
     let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge) }?;
     if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return Ok(queue.ring.post(&request, sges)?);
+        return Ok(queue.post(&request, sges)?);
     }
     if !carries_data(request.opcode) {
         return Err(Errno::EINVAL);
@@ -165,7 +165,7 @@ unsafe fn send_one(pair: &Pair, queue: &mut SendQueue, wr: &ibv_send_wr) -> Resu
         // SAFETY: the caller says that inline data is readable memory of this process.
         unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
     });
-    Ok(queue.ring.post_inline(&request, pieces)?)
+    Ok(queue.post_inline(&request, pieces)?)
 }
 
 /// Posts receives up to the first one that is refused, and returns that one.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vrdma_abi::control::RING_FORMAT_1;
 use vrdma_abi::ring::{DatagramSegment, XrcSegment};
 use vrdma_abi::uapi::{UserQpReply, UserQpRequest};
-use vrdma_rings::{RecvRing, SendRing, Target};
+use vrdma_rings::{ChunkRing, RecvRing, SendRing, Target};
 
 use crate::abi::*;
 use crate::context::{Shared, shared};
@@ -18,6 +18,7 @@ use crate::cq::{Completions, completions};
 use crate::errno::{Errno, pointer, status};
 use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
+use crate::multipath::{Multipath, chunk_entries};
 use crate::object::Object;
 use crate::table::Slot;
 use crate::verbs::*;
@@ -65,6 +66,8 @@ pub struct SendQueue {
     pub max_inline: usize,
     /// What `ibv_wr_start` has begun.
     pub batch: Batch,
+    /// `None` when the QP has one path whoever its peer is.
+    pub multipath: Option<Box<Multipath>>,
 }
 
 /// A receive queue and what the application may put into one request.
@@ -122,13 +125,28 @@ impl Pair {
         let memory = |offset, bytes| Mapped::new(shared.cmd_fd, offset, bytes as usize, Access::ReadWrite);
         let mut send = None;
         if reply.sq_entries != 0 {
-            let memory = memory(reply.sq_offset, reply.sq_bytes)?;
-            let ring = SendRing::new(memory, reply.sq_entries, reply.sq_stride_shift);
+            let ring = memory(reply.sq_offset, reply.sq_bytes)?;
+            let ring = SendRing::new(ring, reply.sq_entries, reply.sq_stride_shift);
+            let mut ring = ring.map_err(|_| Errno::EINVAL)?;
+            let mut multipath = None;
+            if let (Some(offer), true) = (shared.multipath, reply.chunk_entries != 0) {
+                let chunks = memory(reply.chunks_offset, reply.chunks_bytes)?;
+                let chunks = ChunkRing::new(chunks, reply.chunk_entries, reply.sq_stride_shift);
+                let chunks = chunks.map_err(|_| Errno::EINVAL)?;
+                multipath = Some(Box::new(Multipath::new(
+                    offer,
+                    &mut ring,
+                    cap.max_send_wr,
+                    chunks,
+                    reply.chunk_entries,
+                )));
+            }
             send = Some(Lock::new(SendQueue {
-                ring: ring.map_err(|_| Errno::EINVAL)?,
+                ring,
                 max_sge: cap.max_send_sge as usize,
                 max_inline: reply.max_inline_bytes.into(),
                 batch: Batch::default(),
+                multipath,
             }));
         }
         let mut recv = None;
@@ -180,6 +198,11 @@ impl Pair {
         self.state.store(state, Ordering::Relaxed);
         match state {
             IBV_QPS_RESET => self.reset(),
+            IBV_QPS_RTR => {
+                if let Some(queue) = self.send() {
+                    queue.lock().connect();
+                }
+            }
             IBV_QPS_ERR => {
                 if let Some(slot) = self.slot() {
                     slot.fail();
@@ -196,7 +219,7 @@ impl Pair {
             slot.reset();
         }
         if let Some(queue) = self.send() {
-            queue.lock().ring.reset();
+            queue.lock().reset();
         }
         if let Some(mut queue) = self.recv() {
             queue.ring.reset();
@@ -287,10 +310,16 @@ unsafe fn create(
     };
     let has_sends = cqs[0].is_some();
     let cookie = if has_sends { shared.table.take().ok_or(Errno::ENOMEM)? } else { 0 };
+    let of_several_paths = shared.multipath.is_some() && init.qp_type == IBV_QPT_RC;
+    let chunk_entries = if of_several_paths { chunk_entries(init.cap.max_send_wr) } else { 0 };
     // SAFETY: the caller's pointers are valid. A QP that cannot be used is destroyed before anybody has used it, so the kernel has no
     // reason to refuse.
     let pair = unsafe {
-        send_command(shared, context, qp, init, cookie).and_then(|(reply, comp_mask)| {
+        let created = send_command(shared, context, qp, init, cookie, chunk_entries).or_else(|errno| {
+            // Better one path than none. What is wrong with the rest is wrong still.
+            if chunk_entries == 0 { Err(errno) } else { send_command(shared, context, qp, init, cookie, 0) }
+        });
+        created.and_then(|(reply, comp_mask)| {
             let pair = if !has_sends {
                 Ok(Pair::without_queues(shared, kind, IBV_QPS_RESET))
             } else if is_extended && reply.sq_entries == 0 {
@@ -344,12 +373,13 @@ unsafe fn send_command<'a>(
     qp: *mut verbs_qp,
     init: &mut ibv_qp_init_attr_ex,
     cookie: u32,
+    chunk_entries: u32,
 ) -> Result<(UserQpReply, &'a mut u32), Errno> {
     // The library takes no other attributes, and the rest has been dealt with.
     let comp_mask = init.comp_mask;
     init.comp_mask &= IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
-    let mut command: WithDriver<ibv_create_qp, UserQpRequest> = Default::default();
-    command.driver.cookie = cookie;
+    let driver = UserQpRequest { cookie, chunk_entries };
+    let mut command = WithDriver { core: ibv_create_qp::default(), driver };
     let mut reply: WithDriver<ib_uverbs_create_qp_resp, UserQpReply> = Default::default();
     // The library stores comp_mask where its version has it: a mark tells whether that is here.
     const MARK: u32 = u32::MAX;

@@ -62,6 +62,7 @@ pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1 << 0;
 pub const IBV_QP_STATE: c_int = 1 << 0;
 
 pub const IBV_QPS_RESET: c_int = 0;
+pub const IBV_QPS_RTR: c_int = 2;
 pub const IBV_QPS_RTS: c_int = 3;
 pub const IBV_QPS_ERR: c_int = 6;
 pub const IBV_QPS_UNKNOWN: c_int = 7;

@@ -97,8 +97,9 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         let Some(queue) = lock.held() else { return };
         queue.batch = Batch { open: None, error: pair.check_sends().err() };
         if let Some(slot) = pair.slot() {
-            queue.ring.complete(slot.send_consumer());
+            queue.complete(slot.send_consumer());
         }
+        queue.begin();
     }
 }
 
@@ -110,11 +111,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         queue.close();
         let result = match queue.batch.error {
             Some(Errno(errno)) => {
-                queue.ring.rollback();
+                queue.rollback();
                 errno
             }
             None => {
-                if queue.ring.publish() {
+                if queue.publish() {
                     pair.ring_doorbell();
                 }
                 0
@@ -129,7 +130,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: this thread has begun the batch.
     unsafe {
         let (pair, Some(queue)) = begun(qp) else { return };
-        queue.ring.rollback();
+        queue.rollback();
         end(pair);
     }
 }
@@ -171,25 +172,21 @@ impl SendQueue {
     #[inline]
     fn close(&mut self) {
         if let Some(Open { request, data, has_target }) = self.batch.open.take() {
-            self.step(
-                |queue| {
-                    if has_target { Ok(queue.ring.push(&request, data)?) } else { Err(Errno::EINVAL) }
-                },
-            );
+            self.step(|queue| if has_target { Ok(queue.push(&request, data)?) } else { Err(Errno::EINVAL) });
         }
     }
 
-    /// Adds data to the open request, of which it has one piece.
+    /// Adds data to the open request, of which it has one piece. `write` may have posted it, and then returns none.
     #[inline]
-    fn set_data(&mut self, write: impl FnOnce(&mut Self, &SendRequest) -> Result<SendData, Errno>) {
+    fn set_data(&mut self, write: impl FnOnce(&mut Self, &SendRequest) -> Result<Option<SendData>, Errno>) {
         self.step(|queue| {
             let request = queue.batch.open.as_ref().ok_or(Errno::EINVAL)?.request;
             if !has_data(request.opcode) {
                 return Err(Errno::EINVAL);
             }
-            let data = write(queue, &request)?;
-            if let Some(open) = &mut queue.batch.open {
-                open.data = data;
+            match (write(queue, &request)?, &mut queue.batch.open) {
+                (Some(data), Some(open)) => open.data = data,
+                _ => queue.batch.open = None,
             }
             Ok(())
         });
@@ -303,7 +300,10 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
             let count = c_int::try_from(count).map_err(|_| Errno::EINVAL)?;
             // SAFETY: the application passes a list of so many entries.
             let sges = unsafe { sges(list, count, queue.max_sge) }?;
-            Ok(queue.ring.gather(request, sges)?)
+            if queue.split(request, sges)? {
+                return Ok(None);
+            }
+            Ok(Some(queue.ring.gather(request, sges)?))
         });
     }
 }
@@ -328,7 +328,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
                 // SAFETY: inline data is readable memory of this process.
                 unsafe { slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length) }
             });
-            Ok(queue.ring.copy_inline(request, pieces)?)
+            Ok(Some(queue.ring.copy_inline(request, pieces)?))
         });
     }
 }

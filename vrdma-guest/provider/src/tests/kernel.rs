@@ -39,6 +39,13 @@ pub struct Kernel {
     pub fail: Option<c_int>,
     /// The next rings have this format.
     pub ring_format: u32,
+    /// Paths of queue pairs, and features; 0 as from modules that know of none.
+    pub paths: u32,
+    pub features: u64,
+    /// Queue pairs with chunk rings are refused so.
+    pub refuse_chunks: Option<c_int>,
+    /// Send queues have no room for WAITs.
+    pub is_tight: bool,
     /// The library has `verbs_qp.comp_mask` where v44 had it.
     pub is_v44: bool,
     /// What the RNIC does with the completions of a queue that gets another ring.
@@ -176,7 +183,7 @@ unsafe extern "C" fn get_context(
     assert_eq!((command_size, reply_size), (16, 8 + UserContextReply::SIZE));
     // SAFETY: the provider passes its context and a reply of this size.
     unsafe {
-        command(&raw mut (*context).context, |_| {
+        command(&raw mut (*context).context, |kernel| {
             (*reply.cast::<Reply>()).driver = UserContextReply {
                 status_offset: STATUS,
                 doorbell_offset: DOORBELLS,
@@ -185,7 +192,9 @@ unsafe extern "C" fn get_context(
                 kick_value: FIRST_DOORBELL_QUEUE,
                 max_inline_bytes: 256,
                 max_send_sge: 30,
-                ..UserContextReply::ZERO
+                features: kernel.features,
+                max_msg_bytes: 1 << 31,
+                paths: kernel.paths,
             };
         })
     }
@@ -497,10 +506,14 @@ unsafe extern "C" fn create_qp_ex(
     // SAFETY: the provider passes its context, a QP to fill in, attributes, and request and reply of these sizes.
     unsafe {
         assert_eq!((*init).comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD), 0);
+        let request = (*request.cast::<Request>()).driver;
+        let refused = with((*context).cmd_fd, |kernel| kernel.refuse_chunks);
+        if let (Some(errno), 1..) = (refused, request.chunk_entries) {
+            return errno;
+        }
         command(context, |kernel| {
             let handle = kernel.handle();
-            let request = (*request.cast::<Request>()).driver;
-            let answer = kernel.answer_qp(handle, &mut *init);
+            let answer = kernel.answer_qp(handle, &mut *init, request.chunk_entries);
             kernel.qps.insert(handle, (answer, request));
             let base = &mut (*qp).qp.qp_base;
             (base.context, base.srq, base.qp_type) = (context, (*init).srq, (*init).qp_type);
@@ -513,7 +526,7 @@ unsafe extern "C" fn create_qp_ex(
 }
 
 impl Kernel {
-    fn answer_qp(&mut self, handle: u32, init: &mut ibv_qp_init_attr_ex) -> UserQpReply {
+    fn answer_qp(&mut self, handle: u32, init: &mut ibv_qp_init_attr_ex, chunk_entries: u32) -> UserQpReply {
         if init.qp_type == IBV_QPT_XRC_RECV {
             return UserQpReply::ZERO;
         }
@@ -521,11 +534,12 @@ impl Kernel {
         cap.max_send_wr = cap.max_send_wr.next_power_of_two();
         let sq_stride_shift =
             send_stride_shift(init.qp_type as u8, cap.max_send_sge, cap.max_inline_data).unwrap();
-        let (sq_offset, sq_bytes) = self.ring(cap.max_send_wr, sq_stride_shift);
+        let sq_entries = cap.max_send_wr << u32::from(chunk_entries != 0 && !self.is_tight);
+        let (sq_offset, sq_bytes) = self.ring(sq_entries, sq_stride_shift);
         let mut answer = UserQpReply {
             sq_offset,
             sq_bytes,
-            sq_entries: cap.max_send_wr,
+            sq_entries,
             sq_stride_shift,
             db_slot: (u64::from(handle) % SLOTS) as u16,
             db_index: handle as u16,
@@ -533,6 +547,10 @@ impl Kernel {
             ring_format: self.ring_format,
             ..UserQpReply::ZERO
         };
+        if chunk_entries != 0 {
+            answer.chunk_entries = chunk_entries;
+            (answer.chunks_offset, answer.chunks_bytes) = self.ring(chunk_entries, sq_stride_shift);
+        }
         if !init.srq.is_null() || init.qp_type == IBV_QPT_XRC_SEND {
             cap.max_recv_wr = 0;
             return answer;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use vrdma_abi::ring::{CQE_RECV, Cqe, RecvHeader, SEND_INLINE, SendHeader, Sge, phase};
-use vrdma_abi::uapi::{UserCqReply, UserSrqReply};
+use vrdma_abi::uapi::{UserCqReply, UserQpReply, UserSrqReply};
 use vrdma_rings::SharedMemory;
 
 use super::kernel::{self, DEVICE_BYTES, DOORBELLS, FIRST_DOORBELL_QUEUE, KICKS, PAGE, SLOTS};
@@ -34,8 +34,14 @@ pub struct Machine {
 
 impl Machine {
     pub fn open() -> Self {
+        Self::open_after(|_| ())
+    }
+
+    /// Opens a device whose kernel has been prepared.
+    pub fn open_after(prepare: impl FnOnce(&mut kernel::Kernel)) -> Self {
         let fd = kernel::plug();
         let raw = fd.as_raw_fd();
+        kernel::with(raw, prepare);
         let memory = Mapped::new(raw, 0, DEVICE_BYTES as usize, Access::ReadWrite).unwrap();
         memory.store_release(LIVE, 1);
         // SAFETY: the kernel's part is played by the module `kernel`, which asks nothing of the device.
@@ -117,7 +123,11 @@ impl Machine {
                 self.ops.create_qp_ex.unwrap()(self.context, init)
             }
         };
-        if qp.is_null() { Err(errno()) } else { Ok(Qp { machine: self, qp, taken: Cell::new((0, 0)) }) }
+        if qp.is_null() {
+            Err(errno())
+        } else {
+            Ok(Qp { machine: self, qp, taken: Cell::default(), taken_chunks: Cell::default() })
+        }
     }
 
     pub fn srq(&self, max_wr: u32, max_sge: u32) -> Srq<'_> {
@@ -226,6 +236,8 @@ pub struct Qp<'m> {
     pub qp: *mut ibv_qp,
     /// Entries that the RNIC has read from the send queue and the receive queue.
     taken: Cell<(u32, u32)>,
+    /// The same of the chunk ring.
+    taken_chunks: Cell<u32>,
 }
 
 /// A send entry, as the RNIC reads it.
@@ -290,21 +302,51 @@ impl Qp<'_> {
 
     /// The RNIC reads all sends that were published since the last call.
     pub fn take_sends(&self) -> Vec<Sent> {
+        let ring = self.rings();
+        let (consumer, other) = self.taken.get();
+        let (sent, consumer) = self.take(ring.sq_offset, ring.sq_entries, ring.sq_stride_shift, consumer);
+        self.taken.set((consumer, other));
+        sent
+    }
+
+    /// The RNIC reads all chunks that were published since the last call.
+    pub fn take_chunks(&self) -> Vec<Sent> {
+        let ring = self.rings();
+        let (sent, consumer) =
+            self.take(ring.chunks_offset, ring.chunk_entries, ring.sq_stride_shift, self.taken_chunks.get());
+        self.taken_chunks.set(consumer);
+        sent
+    }
+
+    /// Entries of a ring of sends from `consumer` on, and how far that goes.
+    fn take(&self, offset: u64, entries: u32, stride_shift: u8, mut consumer: u32) -> (Vec<Sent>, u32) {
         use zerocopy::FromBytes;
-        let (ring, _) = self.machine.kernel(|kernel| kernel.qps[&self.handle()]);
-        let (mut consumer, other) = self.taken.get();
-        let producer = self.machine.memory.load_acquire(ring.sq_offset as usize);
+        let producer = self.machine.memory.load_acquire(offset as usize);
         let mut sent = Vec::new();
         while consumer != producer {
-            let mut entry = vec![0; 1 << ring.sq_stride_shift];
-            let at = (1 + u64::from(consumer % ring.sq_entries)) << ring.sq_stride_shift;
-            self.machine.memory.read((ring.sq_offset + at) as usize, &mut entry);
+            let mut entry = vec![0; 1 << stride_shift];
+            let at = (1 + u64::from(consumer % entries)) << stride_shift;
+            self.machine.memory.read((offset + at) as usize, &mut entry);
             let (header, rest) = SendHeader::read_from_prefix(&entry).unwrap();
             sent.push(Sent { header, rest: rest.to_vec() });
             consumer = consumer.wrapping_add(1);
         }
-        self.taken.set((consumer, other));
-        sent
+        (sent, consumer)
+    }
+
+    /// What the kernel answered when the QP was made.
+    pub fn rings(&self) -> UserQpReply {
+        self.machine.kernel(|kernel| kernel.qps[&self.handle()].0)
+    }
+
+    /// The RNIC says how many paths are used, as it does at RTR.
+    pub fn tell_paths(&self, paths: u32) {
+        self.machine.memory.store_release(self.rings().chunks_offset as usize + 8, paths);
+    }
+
+    /// The RNIC has done the chunks below an index.
+    pub fn tell_chunks_done(&self, index: u32) {
+        self.machine.memory.store_release(self.rings().chunks_offset as usize + 4, index);
     }
 
     /// The extended interface, if the library finds one where its version looks for it.
@@ -338,6 +380,7 @@ impl Qp<'_> {
     /// The RNIC starts over, as it does when a QP is reset.
     pub fn reset_rnic(&self) {
         self.taken.set((0, 0));
+        self.taken_chunks.set(0);
     }
 
     /// A completion of the send queue, which frees the entries below `consumer`.

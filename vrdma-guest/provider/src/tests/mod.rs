@@ -9,6 +9,7 @@ mod kernel;
 mod layout;
 mod lifecycle;
 mod machine;
+mod multipath;
 mod posting;
 mod shared;
 mod windows;

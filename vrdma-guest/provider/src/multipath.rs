@@ -1,0 +1,431 @@
+//! Large messages over several paths, behind the back of the application.
+//!
+//! A queue pair that may use several paths has a chunk ring beside its send queue ([`vrdma_abi::ring`], Multipath). When a large request is posted, its
+//! chunks go into the chunk ring; a WAIT for them and the message's end, with the request's identifier and flags, go into the send
+//! queue. So completions are those of the application's requests, in their order, and the library need not run until they come.
+//!
+//! The send queue has room for WAITs beside what the application was promised: each raises the limit of the ring by one while it stands there.
+//!
+//! `VRDMA_MULTIPATH=0` in the environment leaves all queue pairs with one path.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+
+use mp_core::gather::Cursor;
+use mp_core::split::{Checkpoint, Chunk, Kind, Limits, Message, Place, Progress, Splitter};
+use vrdma_abi::config::FEATURE_STEER;
+use vrdma_abi::ring::{
+    SEND_AFTER_CHUNK, SEND_AFTER_SQ, SEND_FENCE, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE,
+    SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_OP_SEND_INV, SEND_OP_STEER, SEND_OP_WAIT,
+    SEND_STEERED, STRIDE_SHIFT_MAX, SendHeader, Sge,
+};
+use vrdma_abi::uapi::UserContextReply;
+use vrdma_rings::{ChunkRing, PostError, SendData, SendRequest, SendRing};
+
+use crate::mapped::Mapped;
+use crate::qp::SendQueue;
+
+/// Name of the variable in the environment that switches several paths off.
+pub const SWITCH: &str = "VRDMA_MULTIPATH";
+
+/// What a device has for queue pairs with several paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The longest message that there is.
+    max_message_bytes: u32,
+    /// Whether sends can be split.
+    steers: bool,
+}
+
+impl Offer {
+    /// What the device has, if queue pairs can have several paths, and `switch`, the value of [`SWITCH`], does not say no.
+    pub fn of(reply: &UserContextReply, switch: Option<&OsStr>) -> Option<Self> {
+        let is_wanted = switch.is_none_or(|value| value != "0");
+        (is_wanted && reply.paths > 1).then_some(Self {
+            max_message_bytes: reply.max_msg_bytes,
+            steers: reply.features & FEATURE_STEER != 0,
+        })
+    }
+}
+
+/// Entries of the chunk ring of a queue pair with so many sends: one for each send and path if these are few, within what many queue pairs can afford.
+pub fn chunk_entries(max_send_wr: u32) -> u32 {
+    max_send_wr.clamp(8, 128).next_power_of_two() * 8
+}
+
+/// What a send queue has for several paths.
+pub struct Multipath {
+    offer: Offer,
+    chunks: ChunkRing<Mapped>,
+    splitter: Splitter,
+    /// Requests that the application may have outstanding.
+    max_requests: u32,
+    /// WAITs that are not known to be done; oldest first. There are never more than requests, so that it does not grow.
+    waits: VecDeque<Wait>,
+    /// The sum of what they have of the chunk ring.
+    allotted: u32,
+    /// Where [`begin`](SendQueue::begin) was called.
+    begun: (Checkpoint, usize),
+}
+
+/// A WAIT in the send queue.
+struct Wait {
+    index: u32,
+    /// Entries of the chunk ring that its message has until it is done: its chunks, or one for each path if it has fewer.
+    allotted: u32,
+}
+
+impl Multipath {
+    /// For an empty send queue, where the application may have so many requests, and an empty chunk ring of so many entries.
+    pub fn new(
+        offer: Offer,
+        ring: &mut SendRing<Mapped>,
+        max_requests: u32,
+        chunks: ChunkRing<Mapped>,
+        chunk_entries: u32,
+    ) -> Self {
+        ring.set_limit(max_requests);
+        Self {
+            offer,
+            chunks,
+            splitter: Splitter::new(Limits::new(chunk_entries)),
+            max_requests,
+            waits: VecDeque::with_capacity(max_requests as usize),
+            allotted: 0,
+            begun: Default::default(),
+        }
+    }
+
+    fn reset(&mut self, ring: &mut SendRing<Mapped>) {
+        self.chunks.reset();
+        self.splitter.reset();
+        self.waits.clear();
+        self.allotted = 0;
+        self.begun = Default::default();
+        self.set_limit(ring);
+    }
+
+    fn roll_back(&mut self, ring: &mut SendRing<Mapped>) {
+        let (checkpoint, waits) = self.begun;
+        self.chunks.rollback();
+        self.splitter.roll_back(checkpoint);
+        for wait in self.waits.drain(waits..) {
+            self.allotted -= wait.allotted;
+        }
+        self.set_limit(ring);
+    }
+
+    fn set_limit(&self, ring: &mut SendRing<Mapped>) {
+        ring.set_limit(self.max_requests + self.waits.len() as u32); // no more waits than requests
+    }
+
+    /// Entries of the send queue became free.
+    #[cold]
+    fn completed(&mut self, ring: &mut SendRing<Mapped>) {
+        let pending = ring.producer().wrapping_sub(ring.consumer());
+        while let Some(wait) = self.waits.front() {
+            if ring.producer().wrapping_sub(wait.index) <= pending {
+                break;
+            }
+            self.allotted -= wait.allotted;
+            self.waits.pop_front();
+        }
+        self.set_limit(ring);
+    }
+
+    /// As what a request can be split, if it can.
+    fn kind(&self, opcode: u8) -> Option<Kind> {
+        match opcode {
+            SEND_OP_RDMA_WRITE => Some(Kind::Write),
+            SEND_OP_RDMA_READ => Some(Kind::Read),
+            SEND_OP_SEND | SEND_OP_SEND_IMM if self.offer.steers => Some(Kind::Send),
+            // The receiver would be told the length of the end alone of a write with immediate data.
+            _ => None,
+        }
+    }
+
+    /// Posts a request in parts, if it is large and the rings have room. What is not posted so must be posted as it is.
+    #[inline]
+    fn split(
+        &mut self,
+        ring: &mut SendRing<Mapped>,
+        request: &SendRequest,
+        sges: &[Sge],
+    ) -> Result<bool, PostError> {
+        let bytes = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if self.splitter.is_large(bytes) { self.split_large(ring, request, sges, bytes) } else { Ok(false) }
+    }
+
+    #[cold]
+    fn split_large(
+        &mut self,
+        ring: &mut SendRing<Mapped>,
+        request: &SendRequest,
+        sges: &[Sge],
+        bytes: u64,
+    ) -> Result<bool, PostError> {
+        let Some(kind) = self.kind(request.opcode) else { return Ok(false) };
+        // What is too long fails as a whole.
+        let Some(bytes) = u32::try_from(bytes).ok().filter(|bytes| *bytes <= self.offer.max_message_bytes)
+        else {
+            return Ok(false);
+        };
+        // What else the application can post must find room, also for chunks: one for each path.
+        let Some(others) = ring.free().checked_sub(1) else { return Err(PostError::Full) };
+        let (paths, chunks_done) = (self.splitter.paths(), self.chunks.done());
+        let under_way = self.splitter.chunk_next().wrapping_sub(chunks_done);
+        let others_to_split = self.max_requests.saturating_sub(self.waits.len() as u32 + 1);
+        let progress = Progress {
+            spine_next: ring.producer(),
+            spine_done: ring.consumer(),
+            spine_free: ring.unused().saturating_sub(others),
+            chunks_done,
+            chunks_kept: others_to_split.saturating_mul(paths) + self.allotted.saturating_sub(under_way),
+        };
+        let message = Message {
+            kind,
+            bytes,
+            remote: Place { key: request.rkey, addr: request.remote_addr },
+            local: only_place(sges),
+            fence: request.flags & SEND_FENCE != 0,
+        };
+        let Some(split) = self.splitter.split(&message, progress) else { return Ok(false) };
+
+        // None of the following fails: the splitter has seen to the room, and a part has no more entries than the whole.
+        let (wait, tail, receive) = (split.wait(), split.tail(), split.receive());
+        let allotted = (split.len() as u32).max(paths);
+        let mut data = Cutter::new(sges);
+        for chunk in split {
+            self.chunks.post(&chunk_request(kind, request, receive, &chunk), data.cut(chunk.bytes))?;
+        }
+        let waiting =
+            SendRequest { opcode: SEND_OP_WAIT, wr_id: request.wr_id, rkey: wait, ..SendRequest::default() };
+        self.waits.push_back(Wait { index: progress.spine_next, allotted });
+        self.allotted += allotted;
+        self.set_limit(ring);
+        ring.post(&waiting, &[])?;
+        ring.post(&tail_request(kind, request, tail.offset), data.cut(tail.bytes))?;
+        Ok(true)
+    }
+}
+
+fn chunk_request(kind: Kind, request: &SendRequest, receive: u32, chunk: &Chunk) -> SendRequest {
+    let (opcode, remote_addr, rkey) = match kind {
+        Kind::Write | Kind::WriteImm => (SEND_OP_RDMA_WRITE, at(request, chunk.offset), request.rkey),
+        Kind::Read => (SEND_OP_RDMA_READ, at(request, chunk.offset), request.rkey),
+        Kind::Send => (SEND_OP_STEER, chunk.offset.into(), receive),
+    };
+    let flag = |index: Option<u32>, flag| if index.is_some() { flag } else { 0 };
+    SendRequest {
+        opcode,
+        flags: flag(chunk.after_chunk, SEND_AFTER_CHUNK) | flag(chunk.after_spine, SEND_AFTER_SQ),
+        imm_or_inv: chunk.after_chunk.unwrap_or(0),
+        wr_id: chunk.after_spine.unwrap_or(0).into(),
+        remote_addr,
+        rkey,
+        ..SendRequest::default()
+    }
+}
+
+fn tail_request(kind: Kind, request: &SendRequest, offset: u32) -> SendRequest {
+    match kind {
+        Kind::Write | Kind::WriteImm => SendRequest { remote_addr: at(request, offset), ..*request },
+        Kind::Read => SendRequest { remote_addr: at(request, offset), before_bytes: offset, ..*request },
+        Kind::Send => {
+            SendRequest { remote_addr: offset.into(), flags: request.flags | SEND_STEERED, ..*request }
+        }
+    }
+}
+
+/// A place in the peer's memory. What reaches beyond the last address is nobody's, and the RNIC fails it.
+fn at(request: &SendRequest, offset: u32) -> u64 {
+    request.remote_addr.wrapping_add(offset.into())
+}
+
+/// Where the data is, if it is in one piece.
+fn only_place(sges: &[Sge]) -> Option<Place> {
+    let mut pieces = sges.iter().filter(|sge| sge.length != 0);
+    match (pieces.next(), pieces.next()) {
+        (Some(sge), None) => Some(Place { key: sge.lkey, addr: sge.addr }),
+        _ => None,
+    }
+}
+
+/// Most scatter/gather entries that an entry of a ring has room for.
+const MAX_SGES: usize = ((1 << STRIDE_SHIFT_MAX) - SendHeader::SIZE) / Sge::SIZE;
+
+/// Cuts a scatter/gather list into parts, from its start.
+struct Cutter<'a> {
+    whole: &'a [Sge],
+    cursor: Cursor,
+    part: [Sge; MAX_SGES],
+}
+
+impl<'a> Cutter<'a> {
+    fn new(whole: &'a [Sge]) -> Self {
+        Self { whole, cursor: Cursor::default(), part: [Sge::ZERO; MAX_SGES] }
+    }
+
+    /// The next `bytes` bytes.
+    fn cut(&mut self, bytes: u32) -> &[Sge] {
+        let (mut left, mut count) = (bytes, 0);
+        for place in &mut self.part {
+            let Some(piece) = self.cursor.next(left, |i| self.whole.get(i).map(|sge| sge.length)) else {
+                break;
+            };
+            if let Some(sge) = self.whole.get(piece.index) {
+                *place = Sge {
+                    addr: sge.addr.wrapping_add(piece.skip.into()),
+                    length: piece.bytes,
+                    lkey: sge.lkey,
+                };
+                count += 1;
+            }
+            left -= piece.bytes;
+        }
+        &self.part[..count]
+    }
+}
+
+/// Whether a request consumes a receive of the peer.
+#[inline]
+fn takes_receive(opcode: u8) -> bool {
+    matches!(opcode, SEND_OP_SEND | SEND_OP_SEND_IMM | SEND_OP_SEND_INV | SEND_OP_RDMA_WRITE_IMM)
+}
+
+/// Posting. With one path, these are the ring's own operations.
+impl SendQueue {
+    /// Frees the entries below `consumer`.
+    #[inline]
+    pub fn complete(&mut self, consumer: u32) {
+        self.ring.complete(consumer);
+        if let Some(multipath) = &mut self.multipath
+            && !multipath.waits.is_empty()
+        {
+            multipath.completed(&mut self.ring);
+        }
+    }
+
+    /// Posts a request whose data is gathered from memory regions.
+    #[inline]
+    pub fn post(&mut self, request: &SendRequest, sges: &[Sge]) -> Result<(), PostError> {
+        if self.split(request, sges)? {
+            return Ok(());
+        }
+        self.whole(request, |ring| ring.post(request, sges))
+    }
+
+    /// Posts a request whose data is copied, piece by piece.
+    #[inline]
+    pub fn post_inline<'a>(
+        &mut self,
+        request: &SendRequest,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(), PostError> {
+        self.whole(request, |ring| ring.post_inline(request, pieces))
+    }
+
+    /// Posts a request whose data has been written.
+    #[inline]
+    pub fn push(&mut self, request: &SendRequest, data: SendData) -> Result<(), PostError> {
+        self.whole(request, |ring| ring.push(request, data))
+    }
+
+    /// Posts a request in parts. Returns whether it has done so; otherwise it is to be posted as it is.
+    #[inline]
+    pub fn split(&mut self, request: &SendRequest, sges: &[Sge]) -> Result<bool, PostError> {
+        match &mut self.multipath {
+            Some(multipath) => multipath.split(&mut self.ring, request, sges),
+            None => Ok(false),
+        }
+    }
+
+    #[inline]
+    fn whole(
+        &mut self,
+        request: &SendRequest,
+        post: impl FnOnce(&mut SendRing<Mapped>) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        post(&mut self.ring)?;
+        if let Some(multipath) = &mut self.multipath {
+            multipath.splitter.plain(takes_receive(request.opcode));
+        }
+        Ok(())
+    }
+
+    /// Shows all posted requests to the RNIC. Tells whether there were new ones; then the doorbell must be marked.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        if let Some(multipath) = &mut self.multipath {
+            // First, so that the RNIC finds the chunks that a WAIT names.
+            multipath.chunks.publish();
+        }
+        self.ring.publish()
+    }
+
+    /// All that is posted from now on may be taken back.
+    #[inline]
+    pub fn begin(&mut self) {
+        if let Some(multipath) = &mut self.multipath {
+            multipath.begun = (multipath.splitter.checkpoint(), multipath.waits.len());
+        }
+    }
+
+    /// Takes back what was posted since [`begin`](Self::begin).
+    pub fn rollback(&mut self) {
+        self.ring.rollback();
+        if let Some(multipath) = &mut self.multipath {
+            multipath.roll_back(&mut self.ring);
+        }
+    }
+
+    /// The queue pair has moved to RTR: the RNIC has stored how many paths there are.
+    pub fn connect(&mut self) {
+        if let Some(multipath) = &mut self.multipath {
+            multipath.splitter.connect(multipath.chunks.paths());
+        }
+    }
+
+    /// Starts over, as the RNIC has done.
+    pub fn reset(&mut self) {
+        self.ring.reset();
+        if let Some(multipath) = &mut self.multipath {
+            multipath.reset(&mut self.ring);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_with_one_path_and_a_switch_that_says_no_leave_all_as_it_was() {
+        let reply = |paths| UserContextReply { paths, max_msg_bytes: 9, ..UserContextReply::ZERO };
+        let offer = |features, switch: Option<&str>| {
+            Offer::of(&UserContextReply { features, ..reply(4) }, switch.map(OsStr::new))
+        };
+        let expected = |steers| Some(Offer { max_message_bytes: 9, steers });
+        assert_eq!([0, 1].map(|paths| Offer::of(&reply(paths), None)), [None; 2]);
+        assert_eq!(offer(0, None), expected(false));
+        assert_eq!(offer(FEATURE_STEER, Some("1")), expected(true));
+        assert_eq!(offer(FEATURE_STEER, Some("0")), None);
+    }
+
+    #[test]
+    fn chunk_rings_are_within_bounds() {
+        assert_eq!([1, 8, 9, 100, 16384].map(chunk_entries), [64, 64, 128, 1024, 1024]);
+    }
+
+    #[test]
+    fn a_list_is_cut_where_its_parts_end() {
+        let sge = |addr, length, lkey| Sge { addr, length, lkey };
+        let whole = [sge(100, 10, 1), sge(0, 0, 2), sge(u64::MAX, 5, 3), sge(50, 20, 4)];
+        let mut cutter = Cutter::new(&whole);
+        assert_eq!(cutter.cut(4), [sge(100, 4, 1)]);
+        assert_eq!(cutter.cut(7), [sge(104, 6, 1), sge(u64::MAX, 1, 3)]);
+        assert_eq!(cutter.cut(24), [sge(0, 4, 3), sge(50, 20, 4)]);
+        assert_eq!(cutter.cut(1), []);
+        assert_eq!((only_place(&whole), only_place(&whole[..2])), (None, Some(Place { key: 1, addr: 100 })));
+    }
+}
