@@ -101,6 +101,8 @@ fn chunks_wait_for_chunks() {
     let mut m = Multi::new(4);
     m.a.write(m.a_mr.gpa, &pattern(LEN as usize, 1));
     m.a.write(m.a_mr.gpa + MR / 2, &vec![9; 4096]);
+    // The leader takes two: with this one and the long one, it leaves the short one to another path.
+    m.chunk(SEND_OP_RDMA_WRITE, MR / 2, 64);
     let first = m.chunk(SEND_OP_RDMA_WRITE, 0, LEN);
     let after = SendRequest {
         opcode: SEND_OP_RDMA_WRITE,
@@ -111,7 +113,7 @@ fn chunks_wait_for_chunks() {
     // The end of the first: without waiting, this small one would be there long before.
     let chunk = to(&m.b_mr, u64::from(LEN) - 4096, after);
     m.chunk_as(&chunk, MR / 2, 4096);
-    m.wait_for(1, 2);
+    m.wait_for(1, 3);
     m.post(SEND_OP_RDMA_WRITE, 2, MR - 64, 64);
     assert_eq!(m.completion(), (2, WC_SUCCESS));
     let got = m.b.read(m.b_mr.gpa, LEN as usize);

@@ -53,6 +53,10 @@ fn a_refused_chunk_fails_the_group_in_order() {
 #[test]
 fn a_chunk_of_foreign_memory_fails_the_group() {
     let mut m = Multi::new(4);
+    // What is under way before it is given time to be done: the leader sends this, and two chunks after it.
+    m.post(SEND_OP_RDMA_WRITE, 1, 0, 1 << 20);
+    m.chunk(SEND_OP_RDMA_WRITE, 2 << 20, 64);
+    m.chunk(SEND_OP_RDMA_WRITE, 2 << 20, 64);
     let chunk = to(&m.b_mr, 0, SendRequest { opcode: SEND_OP_RDMA_WRITE, ..SendRequest::default() });
     let foreign = vrdma_abi::ring::Sge { addr: m.a_mr.gpa, length: 4096, lkey: 0xbad };
     m.a_qp.chunks.post(&chunk, &[foreign]).unwrap();
@@ -60,7 +64,7 @@ fn a_chunk_of_foreign_memory_fails_the_group() {
     m.wait_for(3, 1);
     m.post(SEND_OP_RDMA_WRITE, 4, 0, 64);
     m.post(SEND_OP_RDMA_WRITE, 5, 0, 64);
-    assert_eq!(m.completions(), [(4, WC_LOC_PROT_ERR), (5, WC_WR_FLUSH_ERR)]);
+    assert_eq!(m.completions(), [(1, WC_SUCCESS), (4, WC_LOC_PROT_ERR), (5, WC_WR_FLUSH_ERR)]);
     assert_eq!(m.states()[0], QpState::Err);
 }
 
@@ -134,25 +138,36 @@ fn it_is_used_again_after_reset() {
         }
         while m.a_cq.ring.poll().is_some() {}
         m.connect(paths, &Options::default());
-        assert_eq!((m.a_qp.chunks.paths(), m.a_qp.chunks.done()), (paths as u32, 0));
+        assert_eq!(m.a_qp.chunks.paths(), paths as u32);
+        let taken = m.a_qp.chunks_gpa + std::mem::offset_of!(WorkHeader, taken) as u64;
+        assert_eq!(m.a.read(taken, 4), [0; 4], "nothing of the new connection is done");
         assert_eq!(m.paths().len(), if paths > 1 { paths } else { 0 });
     }
 }
 
-/// A revoked connection places nothing any more, on any path.
+/// When a connection is revoked, or its guest moves it to ERR, nothing is placed any more, on any path, from that moment on.
 #[test]
-fn a_revoked_connection_has_no_path_left() {
-    let mut m = Multi::new(4);
-    m.message(SEND_OP_RDMA_WRITE, 1, 0, 2 << 20, CHUNK);
-    m.net.run_until(1000, |net| net.counter(1, "rcvd_pkts") > 20);
-    let revoke = Command::RevokeQp { vnic: m.b.id, qp: m.b_qp.qp.handle };
-    m.net.execute(1, revoke).unwrap();
-    let (gpa, len) = (m.b_mr.gpa, 2 << 20);
-    m.b.write(gpa, &vec![0; len]);
-    m.net.run(50);
-    assert!(m.b.read(gpa, len).iter().all(|b| *b == 0));
-    assert_eq!(m.states()[1], QpState::Err);
-    assert_eq!(m.faults(1), [QpFault::Fatal]);
+fn a_connection_that_ends_has_no_path_left() {
+    for revoked in [true, false] {
+        let mut m = Multi::new(4);
+        m.a.write(m.a_mr.gpa, &vec![1; 3 << 20]);
+        m.message(SEND_OP_RDMA_WRITE, 1, 0, 3 << 20, CHUNK);
+        m.net.run_until(1000, |net| net.counter(1, "rcvd_pkts") > 20);
+        let (vnic, qp) = (m.b.id, m.b_qp.qp.handle);
+        let change = QpChange { to: Some(QpState::Err), ..QpChange::default() };
+        let end = match revoked {
+            true => Command::RevokeQp { vnic, qp },
+            false => Command::ModifyQp { vnic, qp, change },
+        };
+        m.net.execute(1, end).unwrap();
+        let (gpa, len) = (m.b_mr.gpa, 3 << 20);
+        m.b.write(gpa, &vec![0; len]);
+        m.net.run(50);
+        assert!(m.b.read(gpa, len).iter().all(|b| *b == 0), "{revoked}");
+        assert_eq!(m.states()[1], QpState::Err);
+        let faults: &[QpFault] = if revoked { &[QpFault::Fatal] } else { &[] };
+        assert_eq!(m.faults(1), faults);
+    }
 }
 
 /// A queue pair that is destroyed takes the hidden ones along: others can have their numbers.

@@ -65,6 +65,9 @@ fn after_chunk(world: &World) {
     let c = e.connect();
     for round in 0..10 {
         here.write(0, &pattern(round, 2 * BYTES));
+        // One path takes two: this one and the long one. The short one is left to another.
+        let (request, sge) = chunk(SEND_OP_RDMA_WRITE, &here, &there, BYTES + 4096, 8);
+        c.a.post_chunk(&request, &[sge]).unwrap();
         let (request, sge) = chunk(SEND_OP_RDMA_WRITE, &here, &there, 0, BYTES);
         let first = c.a.post_chunk(&request, &[sge]).unwrap();
         let after = SendRequest {
