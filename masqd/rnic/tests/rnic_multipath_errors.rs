@@ -240,6 +240,32 @@ fn draining_ends_with_the_last_chunk() {
     assert_eq!(m.completion(), (1, WC_SUCCESS));
 }
 
+/// That the leader itself has nothing to finish is not enough.
+#[test]
+fn draining_waits_for_hidden_queue_pairs() {
+    let mut m = Multi::new(4);
+    // The leader takes the first two.
+    m.chunk(SEND_OP_RDMA_WRITE, 0, 64);
+    m.chunk(SEND_OP_RDMA_WRITE, 0, 64);
+    for _ in 0..3 {
+        m.chunk(SEND_OP_RDMA_WRITE, 0, 3 << 20);
+    }
+    m.a.ring(&mut m.a_qp.qp);
+    m.a.mark(m.a_qp.qp.slot, m.a_qp.qp.index);
+    let chunks = &mut m.a_qp.chunks;
+    assert!(m.net.run_until(1000, |_| chunks.done() == 2));
+    m.net.events[0].take();
+    let to = Some(QpState::Sqd);
+    let sqd = QpChange { to, sq_drained_notify: Some(true), ..QpChange::default() };
+    m.a.modify(&mut m.net, &m.a_qp.qp, sqd).unwrap();
+    let query = Command::QueryQp { vnic: m.a.id, qp: m.a_qp.qp.handle };
+    let Ok(Reply::Qp(status)) = m.net.execute(0, query) else { panic!("no status") };
+    assert!(m.net.events[0].take().is_empty() && status.sq_draining);
+    m.net.run(1000);
+    assert!(matches!(m.net.events[0].take()[..], [Event::SqDrained { .. }]));
+    assert_eq!(m.a_qp.chunks.done(), 5);
+}
+
 /// A group moves between engines with all its members, in the middle of a message, back and forth.
 #[test]
 fn a_group_moves_to_another_engine_whole() {
@@ -258,6 +284,13 @@ fn a_group_moves_to_another_engine_whole() {
         let (sent, chunks) = (m.a_qp.qp.sq.producer(), m.a_qp.chunks.producer());
         m.a_qp.qp.sq.complete(sent);
         assert_eq!(m.a_qp.chunks.done(), chunks);
+        // All members have come along.
+        let carried = |m: &mut Multi| m.paths().iter().map(|p| p.chunks).collect::<Vec<_>>();
+        let before = carried(&mut m);
+        m.message(SEND_OP_RDMA_WRITE, round, 0, 1 << 20, CHUNK);
+        assert_eq!(m.completion(), (round, WC_SUCCESS));
+        let after = carried(&mut m);
+        assert_eq!(after.len(), 4);
+        assert!(before.iter().zip(&after).all(|(b, a)| a > b), "{before:?} {after:?}");
     }
-    assert!(m.paths().iter().all(|p| p.chunks > 0));
 }

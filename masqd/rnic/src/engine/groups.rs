@@ -288,18 +288,14 @@ impl Engine {
         if let Some((_, group)) = self.world.group_of(leader).filter(|_| change.to == Some(QpState::Rts)) {
             group.drains_anew();
         }
-        match change.to {
-            // Nothing of what they owe is said, as of the guest's own queue pair.
-            Some(QpState::Err) => self.world.with_siblings(leader, |core, env| {
-                core.fail(now, env, None, "its guest has moved it to ERR")
-            }),
-            // At RTR they have been made as the leader is, and they end with RESET.
-            Some(QpState::Rtr | QpState::Reset | QpState::Init) => {}
-            _ => self.world.with_siblings(leader, |core, env| {
-                // One that has failed stays as it is, until the leader follows.
-                let _ = core.modify(now, env, &change);
-            }),
+        // At RTR they have been made as the leader is, and they end with RESET.
+        if matches!(change.to, Some(QpState::Rtr | QpState::Reset | QpState::Init)) {
+            return;
         }
+        self.world.with_siblings(leader, |core, env| {
+            // One that has failed stays as it is, until the leader follows.
+            let _ = core.modify(now, env, &change);
+        });
     }
 
     /// The queue pair is reset or goes: it has no siblings any more.
