@@ -16,7 +16,7 @@ from client import LAB, Failed, Lab  # noqa: E402
 from registry import TESTS, Counts  # noqa: E402
 
 # In the order in which they run: what takes a VM or masqd away comes late.
-SUITES = ["rc", "programs", "cm", "rdma_core", "stacks", "kernel", "soak", "objects", "introspection", "ends", "vpc", "last", "releases", "sockets", "interop"]
+SUITES = ["rc", "programs", "cm", "rdma_core", "stacks", "kernel", "soak", "objects", "introspection", "ends", "vpc", "multipath", "last", "releases", "sockets", "interop"]
 # How each lab is brought up, and the VMs by which it is known.
 LABS = {
     "default": (["--vcpus", "blue-1=2"], {"blue-1", "blue-2", "blue-3", "red-1", "red-2"}),

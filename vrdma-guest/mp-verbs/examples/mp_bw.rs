@@ -6,8 +6,8 @@
 //!     mp_bw -d vrdma0 -o write -s 1048576 -n 50 SERVER
 //!
 //! The client sends (`write`, `send`) or fetches (`read`). Options: `-d DEVICE`, `-x I,J,…` indexes of GIDs (by default all RoCEv2 ones that are no link-local
-//! addresses), `-i PORT` of the device, `-p PORT` of TCP, `-o write|read|send`, `-s BYTES`, `-n MESSAGES`, `-q DEPTH` messages at a time, `-e` sleeps for
-//! events instead of polling.
+//! addresses), `-i PORT` of the device, `-p PORT` of TCP, `-o write|read|send`, `-s BYTES`, `-n MESSAGES`, `-q DEPTH` messages at a time, `-u TIMEOUT` local ACK timeout
+//! (4.096 µs times 2 to its power), `-e` sleeps for events instead of polling.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -27,6 +27,7 @@ struct Options {
     bytes: u32,
     messages: u32,
     depth: u32,
+    timeout: Option<u8>,
     sleeps: bool,
     server: Option<String>,
 }
@@ -43,6 +44,7 @@ fn options() -> Outcome<Options> {
         bytes: 1 << 20,
         messages: 20,
         depth: 4,
+        timeout: None,
         sleeps: false,
         server: None,
     };
@@ -57,6 +59,7 @@ fn options() -> Outcome<Options> {
             "-s" => options.bytes = value()?.parse()?,
             "-n" => options.messages = value()?.parse()?,
             "-q" => options.depth = value()?.parse::<u32>()?.max(1),
+            "-u" => options.timeout = Some(value()?.parse()?),
             "-e" => options.sleeps = true,
             "-o" => {
                 options.kind = match value()?.as_str() {
@@ -141,6 +144,7 @@ fn main() -> Outcome<()> {
     let gids = if options.gids.is_empty() { device.gids(options.ib_port) } else { options.gids.clone() };
     let mut attr = Attr::new(gids.into_iter().take(16).collect());
     attr.port = options.ib_port;
+    attr.timeout = options.timeout.unwrap_or(attr.timeout);
 
     let mut stream = match &options.server {
         Some(server) => TcpStream::connect((server.as_str(), options.tcp_port))?,

@@ -18,6 +18,8 @@
  * be executed twice, before it is complete; a SEND never is. The path is taken up again when it answers. The connection fails when its last path does, or for
  * any other error of a work request; then all that is outstanding ends with IBV_WC_WR_FLUSH_ERR, save what failed.
  *
+ * Memory and regions of a request belong to it until it is complete.
+ *
  * Both ends must call mp_ibv_poll_cq or mp_ibv_get_cq_event now and then, also when they only receive or are only written to: receives are told
  * to the peer, and failed paths closed, in there. Functions may be called by any thread.
  */

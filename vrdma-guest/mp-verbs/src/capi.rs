@@ -98,16 +98,18 @@ fn set_errno(errno: c_int) {
 
 /// The errno of an error, as near as there is one.
 fn errno_of(error: &io::Error) -> c_int {
-    error.raw_os_error().unwrap_or(match error.kind() {
-        io::ErrorKind::InvalidInput => libc::EINVAL,
-        io::ErrorKind::InvalidData => libc::EPROTO,
-        io::ErrorKind::UnexpectedEof => libc::ECONNRESET,
-        io::ErrorKind::OutOfMemory => libc::ENOMEM,
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => libc::ETIMEDOUT,
-        io::ErrorKind::NotFound => libc::ENOENT,
-        io::ErrorKind::Unsupported => libc::ENOSYS,
+    match (error.kind(), error.raw_os_error()) {
+        // A socket says EAGAIN when its time is over.
+        (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock, _) => libc::ETIMEDOUT,
+        (_, Some(errno)) => errno,
+        (io::ErrorKind::InvalidInput, _) => libc::EINVAL,
+        (io::ErrorKind::InvalidData, _) => libc::EPROTO,
+        (io::ErrorKind::UnexpectedEof, _) => libc::ECONNRESET,
+        (io::ErrorKind::OutOfMemory, _) => libc::ENOMEM,
+        (io::ErrorKind::NotFound, _) => libc::ENOENT,
+        (io::ErrorKind::Unsupported, _) => libc::ENOSYS,
         _ => libc::EIO,
-    })
+    }
 }
 
 /// # Safety

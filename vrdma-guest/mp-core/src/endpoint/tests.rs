@@ -325,6 +325,25 @@ fn a_queue_pair_that_only_flushes_ends_the_connection() {
 }
 
 #[test]
+fn old_tokens_name_nothing() {
+    let mut end = one_end(2);
+    let write = Request { kind: Kind::Write, bytes: 2000, remote: place(TARGET, 0), ..send(1, 10) };
+    end.post(write).expect("there is room");
+    let old: Vec<_> = posted(&mut end, 0).into_iter().filter(|work| work.path == 1).collect();
+    end.handle_completion(old[0].token, Status::RETRY_EXC_ERR, 1);
+    end.handle_renewed(1, PathParams::default());
+    // Others have their places now.
+    let new = posted(&mut end, 2);
+    assert!(!new.is_empty());
+    let before = end.path(0);
+    for work in &old {
+        end.handle_completion(work.token, Status::SUCCESS, 3);
+    }
+    assert_eq!(end.path(0), before);
+    assert!(new.iter().all(|work| end.flights.remove(work.token).is_some()));
+}
+
+#[test]
 fn without_paths_the_connection_ends_and_says_how() {
     let mut sim = Sim::new(vec![Link::new(1_000_000, 1000); 2], 1, small_config(), [0, 0].map(policies));
     let requests = [(Kind::Write, 2000, 0, 0); 8];
