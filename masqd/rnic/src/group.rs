@@ -81,6 +81,8 @@ struct Spine {
     wait: Option<Wait>,
     /// Requests that were taken out of it and are not done.
     outstanding: u32,
+    /// Index behind the last entry that was taken out of it or passed.
+    passed: u32,
     /// All entries below this index are done. While requests are outstanding, WAITs behind the last one that is done do not count yet.
     done: u32,
 }
@@ -264,6 +266,7 @@ impl Group {
                     return Ok(false);
                 }
                 self.spine.wait = None;
+                self.spine.passed = wait.next_index;
                 if self.spine.outstanding == 0 {
                     self.requests_done(wait.next_index);
                 }
@@ -272,6 +275,7 @@ impl Group {
                 None => return Ok(false),
                 Some(Entry::Request) => {
                     self.spine.outstanding += 1;
+                    self.spine.passed = work.next_index;
                     return Ok(true);
                 }
                 Some(Entry::Wait { until }) => {
@@ -307,7 +311,9 @@ impl Group {
     pub fn done(&mut self, number: u8, memory: &GuestMemory, work: &SendWork) -> Result<(), RingBroken> {
         if !work.is_chunk {
             self.spine.outstanding = self.spine.outstanding.saturating_sub(1);
-            self.requests_done(work.next_index);
+            // WAITs behind the last one have been passed meanwhile.
+            let is_last = self.spine.outstanding == 0;
+            self.requests_done(if is_last { self.spine.passed } else { work.next_index });
             return Ok(());
         }
         if let Some(sub) = self.members.get_mut(usize::from(number)) {
