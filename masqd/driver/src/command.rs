@@ -344,7 +344,7 @@ pub enum Command {
         /// The queue pairs; those that do not exist are left out of the reply.
         qps: Vec<QpHandle>,
     },
-    /// Shows a queue pair's packets to `tap`, until that wants no more, [`Command::StopCapture`], or the queue pair's end, when `tap` is dropped.
+    /// Shows a queue pair's packets, on all its paths, to `tap`, until that wants no more, [`Command::StopCapture`], or the queue pair's end, when `tap` is dropped.
     /// Refused with [`DriverError::Invalid`](crate::DriverError::Invalid) when there are no packets: of datagrams, without a connection, and when the
     /// peer is on this RNIC; with [`DriverError::Busy`](crate::DriverError::Busy) when there is a tap already.
     StartCapture {

@@ -168,7 +168,7 @@ impl Qp {
             group: None,
             claim: None,
             traffic: QpTraffic::default(),
-            tap: None,
+            tap: self.tap.clone(),
             parked: false,
             timer: None,
             flush_pause: Duration::ZERO,

@@ -169,13 +169,13 @@ impl Inbound {
         }
         if let Some(qp) = world.qps.get_mut(key) {
             qp.traffic.rx_bytes += bytes;
-            if !tap_wants_more {
-                qp.tap = None;
-            }
             if let Some(vnic) = world.vnics.get_mut(qp.io.vnic) {
                 vnic.traffic.rx_ip_bytes += bytes;
                 vnic.traffic.rx_packets += packets;
             }
+        }
+        if !tap_wants_more {
+            world.end_tap(key);
         }
         world.schedule(key);
     }

@@ -10,10 +10,10 @@ use masq_driver::{
 
 use masq_wire::Ipv4Ident;
 
-use super::Engine;
 use super::inbound::Arrived;
+use super::{Engine, World};
 use crate::group::Group;
-use crate::qp::{Path, Qp};
+use crate::qp::{Path, Qp, QpKey};
 use crate::transport::{Time, WorkQueue};
 use crate::udp::{Edge, TxBatch};
 
@@ -22,6 +22,21 @@ const WAITS_FOR_RECEIVE: &str = "a receive of the peer's (RNR)";
 const WAITS_FOR_PEER: &str = "an answer of the peer's";
 const WAITS_FOR_SOCKETS: &str = "room in the host's sockets";
 const WAITS_FOR_RATE: &str = "the rate of its vNIC";
+
+impl World {
+    /// A tap wants no more packets of a queue pair, on none of its paths.
+    #[cold]
+    pub(super) fn end_tap(&mut self, key: QpKey) {
+        let Some(tap) = self.qps.get_mut(key).and_then(|q| q.tap.take()) else { return };
+        let members: Vec<QpKey> =
+            self.group_of(key).map_or(Vec::new(), |(_, group)| group.members().collect());
+        for member in members {
+            if let Some(qp) = self.qps.get_mut(member) {
+                qp.tap.take_if(|present| Arc::ptr_eq(present, &tap));
+            }
+        }
+    }
+}
 
 impl Engine {
     pub(super) fn vnic_events(&self, id: VnicId) -> Result<Vec<(&'static str, u64)>, DriverError> {
@@ -150,7 +165,12 @@ impl Engine {
                 Err(DriverError::Busy("the queue pair's capture".into()))
             }
             Path::Remote { .. } => {
-                qp.tap = Some(tap);
+                qp.tap = Some(tap.clone());
+                for sibling in self.world.siblings(key) {
+                    if let Some(qp) = self.world.qps.get_mut(sibling) {
+                        qp.tap = Some(tap.clone());
+                    }
+                }
                 Ok(())
             }
         }
@@ -162,10 +182,11 @@ impl Engine {
         handle: QpHandle,
         tap: &Arc<dyn PacketTap>,
     ) -> Result<(), DriverError> {
-        if let Ok(key) = self.world.qp_key(id, handle)
-            && let Some(qp) = self.world.qps.get_mut(key)
-        {
-            qp.tap.take_if(|present| Arc::ptr_eq(present, tap));
+        let Ok(leader) = self.world.qp_key(id, handle) else { return Ok(()) };
+        for key in std::iter::once(leader).chain(self.world.siblings(leader)) {
+            if let Some(qp) = self.world.qps.get_mut(key) {
+                qp.tap.take_if(|present| Arc::ptr_eq(present, tap));
+            }
         }
         Ok(())
     }

@@ -168,7 +168,7 @@ impl Engine {
                     if let Some(tap) = &qp.tap
                         && !show_sent(&**tap, &self.edge, &self.tx)
                     {
-                        qp.tap = None;
+                        self.world.end_tap(key);
                     }
                 }
                 _ => self.tx.discard(transmit),
