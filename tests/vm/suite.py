@@ -16,11 +16,12 @@ from client import LAB, Failed, Lab  # noqa: E402
 from registry import TESTS, Counts  # noqa: E402
 
 # In the order in which they run: what takes a VM or masqd away comes late.
-SUITES = ["rc", "programs", "cm", "rdma_core", "stacks", "kernel", "soak", "objects", "introspection", "ends", "vpc", "multipath", "last", "releases", "sockets", "interop"]
+SUITES = ["rc", "programs", "cm", "rdma_core", "stacks", "kernel", "soak", "objects", "introspection", "ends", "vpc", "multipath", "last", "releases", "sockets", "paths", "interop"]
 # How each lab is brought up, and the VMs by which it is known.
 LABS = {
     "default": (["--vcpus", "blue-1=2"], {"blue-1", "blue-2", "blue-3", "red-1", "red-2"}),
     "releases": ([str(HERE / "releases.toml")], {"old-1", "old-2", "sid-1", "sid-2", "new-1"}),
+    "paths": ([str(HERE / "paths.toml")], {"wide-1", "wide-2", "narrow"}),
     "interop": ([str(HERE / "interop.toml")], {"blue-1", "metal"}),
 }
 

@@ -70,6 +70,8 @@ def desired(topology):
             continue
         out += ["", "[[vnic]]", f'name = "{vm.name}"', f'vpc = "{vm.tenant.name}"', f'host = "{vm.host.name}"',
                 f'mac = "{vm.mac}"', f"addresses = {_list([vm.address, *vm.aliases])}", *groups]
+        if vm.paths > 1:
+            out.append(f"paths = {vm.paths}")
         if vm.aliases:
             out.append(f'dedicated_alias = "{vm.aliases[0]}"')
     return "\n".join(out) + "\n"

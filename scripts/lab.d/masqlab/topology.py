@@ -52,6 +52,8 @@ class Vm:
     aliases: list
     # It is a station of the underlay with these addresses, and has rxe there instead of a vNIC.
     underlay: list
+    # Of the underlay's paths, how many its vNIC has.
+    paths: int
 
 
 @dataclasses.dataclass
@@ -108,7 +110,7 @@ def load(path, count=None, vcpus=None, memory=None, root=DEFAULT_KIND):
         entries = entries[:count]
     vms, members = [], {}
     for index, entry in enumerate(entries, 1):
-        vm = _vm(entry, index, hosts, tenants, members, vcpus, memory, root)
+        vm = _vm(entry, index, hosts, tenants, members, vcpus, memory, root, underlay.paths)
         vms.append(vm)
     _unique([v.name for v in vms], "VM")
     for name in vcpus:
@@ -173,8 +175,8 @@ def _tenant(data):
     return Tenant(name, vni, str(cidr), rules)
 
 
-def _vm(data, index, hosts, tenants, members, vcpus, memory, root):
-    _only(data, {"name", "tenant", "host", "address", "mac", "vcpus", "memory", "root", "aliases", "underlay"}, "[[vm]]")
+def _vm(data, index, hosts, tenants, members, vcpus, memory, root, most_paths):
+    _only(data, {"name", "tenant", "host", "address", "mac", "vcpus", "memory", "root", "aliases", "underlay", "paths"}, "[[vm]]")
     name = _name(data, "vm")
     tenant = _find(tenants, data.get("tenant"), f"VM {name}: tenant")
     host = _find(hosts, data.get("host"), f"VM {name}: host")
@@ -197,7 +199,10 @@ def _vm(data, index, hosts, tenants, members, vcpus, memory, root):
     if aliases and underlay:
         raise LabError(f"VM {name}: a station of the underlay has no vNIC that could have aliases")
     memory = _mebibytes(memory or data.get("memory", "1G"), name)
-    return Vm(name, index, tenant, host, str(address), mac, cpus, memory, root, aliases, underlay)
+    paths = data.get("paths", 1)
+    if not isinstance(paths, int) or not 1 <= paths <= min(most_paths, 8):
+        raise LabError(f"VM {name}: paths must be 1 to 8, and no more than [underlay] has")
+    return Vm(name, index, tenant, host, str(address), mac, cpus, memory, root, aliases, underlay, paths)
 
 
 def _underlay_addresses(texts, what):
