@@ -58,7 +58,7 @@ def one_path_is_used_where_that_is_all_or_all_that_is_wanted(lab):
 def every_byte_arrives_and_every_request_completes_once_and_in_order(lab):
     wide_1, wide_2, narrow = (lab.vms[name] for name in ("wide-1", "wide-2", "narrow"))
     for server_vm, client_vm, setting in ((wide_1, wide_2, ""), (wide_1, wide_2, OFF), (narrow, wide_1, ""), (wide_1, narrow, "")):
-        commands = {vm: f"{setting} {built(vm, "paths")}" for vm in (server_vm, client_vm)}
+        commands = {vm: f"{setting} {built(vm, 'paths')}" for vm in (server_vm, client_vm)}
         _, said = both_sides(("", server_vm, client_vm), f"{commands[server_vm]} 7900",
                              f"{commands[client_vm]} 7900 {{server}}", 7900, timeout=300)
         assert "all checks passed" in said, said
