@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use masq_driver::{CtxHandle, DriverError, Gpa, QpHandle, VnicCounters, VnicId};
+use masq_driver::{CtxHandle, DriverError, Gpa, GroupAttr, QpHandle, VnicCounters, VnicId};
 use masq_types::Vni;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -183,6 +183,14 @@ impl Vnic {
     /// How many queue pairs it has, where one that may use several paths counts as many as its group can have members.
     pub fn qp_count(&self) -> usize {
         self.qps.len() + self.groups.iter().map(|(_, g)| g.most() - 1).sum::<usize>()
+    }
+
+    /// Whether it may have so many queue pairs more, hidden ones included.
+    pub fn has_room_for(&self, more: usize) -> bool {
+        const MOST: usize = limits::MAX_QPS as usize;
+        // They are added up only where it may matter.
+        let at_most = self.qps.len() + self.groups.len() * usize::from(GroupAttr::MAX_MEMBERS - 1) + more;
+        at_most <= MOST || self.qp_count() + more <= MOST
     }
 
     /// All its queue pairs, the hidden ones included.

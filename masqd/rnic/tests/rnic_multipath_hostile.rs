@@ -104,3 +104,29 @@ fn groups_are_described_consistently() {
     let handle = m.a.group(&mut m.net, &m.a_cq).qp.handle;
     m.net.execute(0, Command::DestroyQp { vnic: m.a.id, qp: handle }).unwrap();
 }
+
+/// Hidden queue pairs count as any others: what they keep is bounded for the vNIC.
+#[test]
+fn hidden_queue_pairs_count() {
+    let mut m = Multi::new(4);
+    let mut init = None;
+    m.a.try_group(&mut m.net, &m.a_cq, |q| {
+        q.group.as_mut().unwrap().members = 8;
+        q.wire_qpn = WireQpn::new(0x8000).unwrap();
+        init = Some(q.clone());
+    })
+    .unwrap();
+    let (init, vnic) = (init.unwrap(), m.a.id);
+    let most = (masq_rnic::limits::MAX_QPS - 4) / 8;
+    let mut created = 1;
+    let refused = loop {
+        let qp = QpInit { qp: QpHandle(1000 + created), ..init.clone() };
+        match m.net.execute(0, Command::CreateQp { vnic, qp }) {
+            Ok(_) => created += 1,
+            Err(refused) => break refused,
+        }
+        assert!(created <= most);
+    };
+    assert!(matches!(refused, DriverError::Exhausted(_)), "{refused:?}");
+    assert_eq!(created, most);
+}

@@ -33,7 +33,7 @@ impl Engine {
         if vnic.qps.contains_key(&handle) {
             return Err(DriverError::Exists(what));
         }
-        if vnic.qps.len() >= limits::MAX_QPS as usize {
+        if !vnic.has_room_for(init.group.as_ref().map_or(1, |g| g.members.into())) {
             return Err(DriverError::Exhausted("queue pairs".into()));
         }
         if !vnic.contexts.contains_key(&init.ctx) {
