@@ -58,6 +58,7 @@ impl EventSink for Router {
             | Event::SrqFault { vnic, .. }
             | Event::LastWqe { vnic, .. }
             | Event::UnknownPeer { vnic, .. }
+            | Event::PathChanged { vnic, .. }
             | Event::VnicFatal { vnic, .. } => *vnic,
         };
         if let Some(inbox) = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).get(&vnic) {

@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use crate::{CqHandle, PeerName, QpHandle, SrqHandle, VnicId};
 
 /// Something that the RNIC tells masqd without having been asked.
@@ -65,6 +67,21 @@ pub enum Event {
         vnic: VnicId,
         /// Who it is.
         name: PeerName,
+    },
+    /// A path of a queue pair that uses several has gone down, or has come up after that. The queue pair goes on by the others.
+    PathChanged {
+        /// The device.
+        vnic: VnicId,
+        /// The queue pair.
+        qp: QpHandle,
+        /// The path's number.
+        path: u8,
+        /// It is alive.
+        is_up: bool,
+        /// This end of it on the underlay.
+        local: IpAddr,
+        /// The peer's.
+        remote: IpAddr,
     },
     /// A vNIC cannot go on (for instance its memory faulted); all its objects are dead.
     VnicFatal {

@@ -61,12 +61,34 @@ pub struct QpPath {
 pub struct PathDetails {
     /// Its ends, and the peer's hidden queue pair that it belongs to.
     pub ends: QpPath,
+    /// Whether it is alive.
+    pub state: PathState,
     /// What has gone over it.
     pub traffic: QpTraffic,
     /// Chunks that its queue pair has carried to their end.
     pub chunks: u64,
     /// Chunks that its queue pair has begun and not ended.
     pub chunks_under_way: u32,
+    /// The path that the requests of its queue pair take at the moment: another one than this while this one does not answer.
+    pub taken: u8,
+    /// How often those requests have changed paths.
+    pub changes: u64,
+    /// How long ago they did last.
+    pub last_change: Option<Duration>,
+    /// After how long without an answer they take another path: the timeout of the estimated round trip, no longer than the local ACK timeout.
+    pub answer_timeout: Duration,
+}
+
+/// Whether a path of a queue pair that uses several is alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathState {
+    /// Nothing says that it is not.
+    #[default]
+    Up,
+    /// The peer has not answered by it when it should have. Whether it is the path or the peer is not known yet.
+    Silent,
+    /// The peer does not answer by it, but by another one.
+    Down,
 }
 
 /// How far the exchange of packets with a peer is.

@@ -22,8 +22,8 @@ pub use command::*;
 pub use error::DriverError;
 pub use event::{Event, EventSink, QpFault};
 pub use inspect::{
-    FailedRequest, MAX_DESCRIBED_QPS, PacketTap, PathDetails, QpDetails, QpError, QpPath, QpProtocol,
-    QpRoundTrip, TappedPacket,
+    FailedRequest, MAX_DESCRIBED_QPS, PacketTap, PathDetails, PathState, QpDetails, QpError, QpPath,
+    QpProtocol, QpRoundTrip, TappedPacket,
 };
 pub use limits::{Limits, LimitsError, Rate, check_class};
 pub use path::{GroupAttr, UnderlayPath};

@@ -11,6 +11,7 @@
 //! it has room makes fast paths carry more than slow ones. How members come and go, and fail together, is the engine's part (`engine/groups`).
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use masq_driver::{DriverError, GroupAttr};
@@ -19,6 +20,11 @@ use crate::memory::GuestMemory;
 use crate::qp::{Held, QpKey};
 use crate::ring::{After, ChunkRing, Entry, RingBroken, SendRing};
 use crate::transport::{Completion, Failure, SendWork, Status, Time};
+use crate::udp::{LocalId, Route};
+
+mod paths;
+
+pub use paths::{Arrivals, Described, PathChange, Paths};
 
 /// A queue pair's place in a group of its vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +50,10 @@ pub struct Group {
     most: u8,
     /// By number, from RTR on. None as long as there is one path only: then the queue pair is like any other.
     members: Vec<Sub>,
+    /// The ways of the paths, by number; as many as members.
+    ways: Vec<Way>,
+    /// Which of them are alive, and who uses which.
+    pub paths: Paths,
     /// The next chunk, when it was looked at and must not start yet, or finds nobody with room.
     next: Held<SendWork>,
     /// What must be done before it starts.
@@ -66,12 +76,21 @@ pub struct Group {
 #[derive(Clone, Copy, Debug)]
 struct Sub {
     key: QpKey,
-    /// The path that its packets take: at first that with its number.
-    path: u8,
     /// Chunks that it has taken and that are not done.
     under_way: u32,
     /// Chunks that it has carried.
     carried: u64,
+}
+
+/// How a path leads to the peer.
+#[derive(Debug)]
+pub struct Way {
+    /// This side's address.
+    pub local: LocalId,
+    /// The same.
+    pub address: IpAddr,
+    /// The way out. The member whose home it is keeps its port open.
+    pub route: Route,
 }
 
 /// The leader's send queue.
@@ -120,6 +139,8 @@ impl Group {
             chunks: ChunkRing::new(&format!("{what}, chunk ring"), chunks, memory)?,
             most: members,
             members: Vec::new(),
+            ways: Vec::new(),
+            paths: Paths::new(0, Time::ZERO),
             next: Held::default(),
             after: After::default(),
             prefix: 0,
@@ -141,13 +162,8 @@ impl Group {
     pub fn start(&mut self, memory: &GuestMemory, members: &[QpKey]) -> Result<(), RingBroken> {
         self.clear();
         if members.len() > 1 {
-            let sub = |(number, key): (usize, &QpKey)| Sub {
-                key: *key,
-                path: number as u8,
-                under_way: 0,
-                carried: 0,
-            };
-            self.members = members.iter().enumerate().map(sub).collect();
+            let sub = |key: &QpKey| Sub { key: *key, under_way: 0, carried: 0 };
+            self.members = members.iter().map(sub).collect();
         }
         self.chunks.publish_done(memory, self.prefix)?;
         self.chunks.publish_paths(memory, members.len() as u32)
@@ -156,6 +172,7 @@ impl Group {
     /// The queue pair is reset: it has no siblings, and its rings begin at 0.
     pub fn clear(&mut self) {
         self.members.clear();
+        self.ways.clear();
         self.chunks.reset();
         self.next.present = false;
         self.prefix = 0;
@@ -186,9 +203,26 @@ impl Group {
         self.members.iter_mut().for_each(|sub| sub.key = renamed(sub.key));
     }
 
-    /// Of a member: the path that its packets take, how many chunks it has carried, and how many it has under way.
-    pub fn describe(&self, number: usize) -> Option<(u8, u64, u32)> {
-        self.members.get(number).map(|sub| (sub.path, sub.carried, sub.under_way))
+    /// Of a member: how many chunks it has carried, and how many it has under way.
+    pub fn describe(&self, number: usize) -> Option<(u64, u32)> {
+        self.members.get(number).map(|sub| (sub.carried, sub.under_way))
+    }
+
+    /// Its paths lead this way from now on, and are taken for alive.
+    pub fn lead(&mut self, ways: Vec<Way>, now: Time) {
+        self.paths.begin(ways.len(), now);
+        self.ways = ways;
+    }
+
+    /// The ways of its paths, by number.
+    pub fn ways(&self) -> &[Way] {
+        &self.ways
+    }
+
+    /// By which path a packet has come from `source` to `local`; by none, if those are not the ends of one.
+    pub fn path_between(&self, local: LocalId, source: IpAddr) -> Option<u8> {
+        let is_it = |way: &Way| way.local == local && way.route.peer() == source;
+        self.ways.iter().position(is_it).map(|path| path as u8)
     }
 
     /// The members leave SQD: when they come there again, each is to be drained anew.

@@ -45,6 +45,8 @@ pub struct Qp {
     pub path: Path,
     /// Its place among those that are connected to the same peer, when that is behind the underlay.
     pub claim: Option<Claim>,
+    /// The same on the other paths of its group, by which the peer takes its packets as well.
+    pub other_claims: Vec<(RemoteQp, Claim)>,
     /// What it is doing towards a local peer.
     pub initiator: Initiator,
     /// What it has asked of the engine that has its local peer.
@@ -167,12 +169,42 @@ impl Qp {
             errand: false,
             group: None,
             claim: None,
+            other_claims: Vec::new(),
             traffic: QpTraffic::default(),
             tap: self.tap.clone(),
             parked: false,
             timer: None,
             flush_pause: Duration::ZERO,
         }
+    }
+
+    /// Its claim to send to this one, which is its peer by one of its paths.
+    pub fn claim_on(&self, remote: &RemoteQp) -> Option<Claim> {
+        if self.path.remote_qp().as_ref() == Some(remote) {
+            return self.claim;
+        }
+        self.other_claims.iter().find(|(other, _)| other == remote).map(|(_, claim)| *claim)
+    }
+
+    /// The same, to change it.
+    pub fn claim_on_mut(&mut self, remote: &RemoteQp) -> Option<&mut Claim> {
+        if self.path.remote_qp().as_ref() == Some(remote) {
+            return self.claim.as_mut();
+        }
+        self.other_claims.iter_mut().find(|(other, _)| other == remote).map(|(_, claim)| claim)
+    }
+
+    /// All its claims, with whom they are about.
+    pub fn claims(&self) -> impl Iterator<Item = (RemoteQp, Claim)> + '_ {
+        self.path.remote_qp().zip(self.claim).into_iter().chain(self.other_claims.iter().copied())
+    }
+
+    /// Gives a claim up.
+    pub fn drop_claim(&mut self, remote: &RemoteQp) {
+        if self.path.remote_qp().as_ref() == Some(remote) {
+            self.claim = None;
+        }
+        self.other_claims.retain(|(other, _)| other != remote);
     }
 
     /// Whether it is a hidden queue pair.

@@ -33,6 +33,8 @@ impl Session {
             Event::SrqFault { vnic, srq: h, .. } => (vnic, EVENT_SRQ_ERR, srq(h)),
             // The session's own business.
             Event::UnknownPeer { .. } => return None,
+            // Its guest goes on without knowing.
+            Event::PathChanged { .. } => return None,
             Event::VnicFatal { vnic, .. } => (vnic, EVENT_DEVICE_FATAL, Some(0)),
         };
         let initialised = self.init.is_some() && *vnic == self.config.id;

@@ -437,6 +437,7 @@ impl Engine {
     fn disconnect(&mut self, key: QpKey) {
         self.silence_datagrams(key);
         self.world.forget_remote(key);
+        self.world.unwire_other_paths(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };
         let (path, wire_qpn) = (std::mem::take(&mut qp.path), qp.io.wire_qpn);
         if let Some(local) = path.local() {
@@ -592,6 +593,7 @@ impl Engine {
         let inbound = self.inbound.counters;
         let mut named: Vec<_> = sum.named().collect();
         named.extend(self.world.losses.named());
+        named.extend(self.world.paths.named());
         named.extend([
             ("rx_icrc_errors", inbound.rx_icrc_errors),
             ("rx_icrc_explained", inbound.rx_icrc_explained),

@@ -110,6 +110,7 @@ impl Engine {
                 io,
                 path: Path::None,
                 claim: None,
+                other_claims: Vec::new(),
                 initiator: Initiator::default(),
                 asked: None,
                 waits_for_room: false,

@@ -215,6 +215,11 @@ impl Engine {
                 return Err(DriverError::Invalid(format!("path {number} leads to this RNIC itself")));
             }
         }
+        if count > 1 {
+            let members =
+                std::iter::once(key).chain((1..count).map(|n| *siblings.get(n - 1).unwrap_or(&key)));
+            self.check_other_paths(wire_qpn, &members.collect::<Vec<_>>(), paths)?;
+        }
         Ok(())
     }
 
@@ -250,6 +255,7 @@ impl Engine {
                 self.set_ip_overhead(sibling, &on_path);
             }
         }
+        self.lead_group(key);
     }
 
     fn set_ip_overhead(&mut self, key: QpKey, connection: &Connection) {
@@ -303,6 +309,7 @@ impl Engine {
         for sibling in self.world.siblings(leader) {
             self.remove_qp(sibling);
         }
+        self.world.unwire_other_paths(leader);
         let Some(qp) = self.world.qps.get_mut(leader) else { return };
         qp.io.member = None;
         let (group, vnic_key) = (qp.group, qp.io.vnic);

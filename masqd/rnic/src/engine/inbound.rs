@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 
 use masq_types::WireQpn;
-use masq_wire::{Bth, Ecn, Parsed, parse};
+use masq_wire::{Bth, Ecn, Kind, Parsed, parse};
 
 use super::World;
 use super::fabric::Packets;
 use super::inspect::show_received;
 use crate::datagram;
+use crate::group::Arrivals;
 use crate::qp::QpKey;
 use crate::transport::{Receipt, Time};
 use crate::udp::{CongestionMark, FlowCache, LocalId, Seen};
@@ -114,8 +115,9 @@ impl Inbound {
                 continue;
             };
             let qp = world.qps.get(key);
-            if qp.and_then(|q| q.path.remote_peer()) == Some(received.arrived.source.ip()) {
-                self.handle_connected(world, (key, to.1), local, &mut received);
+            let path = qp.and_then(|q| world.path_in(q, to.0, received.arrived.source.ip()));
+            if let Some(path) = path {
+                self.handle_connected(world, (key, to.1), (local, path), &mut received);
                 continue;
             }
             let Arrived { local: id, source, .. } = received.arrived;
@@ -137,7 +139,7 @@ impl Inbound {
         &mut self,
         world: &mut World,
         (key, qpn): (QpKey, WireQpn),
-        local: SocketAddr,
+        (local, path): (SocketAddr, u8),
         received: &mut Received<'_>,
     ) {
         let now = world.now;
@@ -146,7 +148,9 @@ impl Inbound {
         flows.select(first.source, local);
         let tap = world.qps.get(key).and_then(|q| q.tap.clone());
         let (mut packets, mut bytes, mut tap_wants_more) = (0, 0, true);
+        let mut by_path = None;
         let present = world.with_env(key, |core, env| {
+            by_path = env.io.member.map(|_| Arrivals::default());
             while let Some(packet) = received.first_to(qpn) {
                 let index = received.pass();
                 let Some(parsed) = judge(flows, counters, packet, index) else { continue };
@@ -154,6 +158,9 @@ impl Inbound {
                 bytes += packet.len() as u64 + env.io.ip_overhead;
                 if let Some(tap) = tap.as_ref().filter(|_| tap_wants_more) {
                     tap_wants_more = show_received(&**tap, now, local, &first, flows.ident(), packet);
+                }
+                if let Some(by_path) = &mut by_path {
+                    note(by_path, &parsed);
                 }
                 core.handle_packet(now, env, &parsed, first.receipt);
                 if !env.may_go_on(core) {
@@ -177,6 +184,9 @@ impl Inbound {
         if !tap_wants_more {
             world.end_tap(key);
         }
+        if let Some(what) = by_path {
+            world.arrived_by(key, path, bytes, what);
+        }
         world.schedule(key);
     }
 
@@ -193,6 +203,16 @@ impl Inbound {
             self.counters.rx_engine_full += 1;
         }
     }
+}
+
+/// Notes what kind of packet has come by a path.
+fn note(by_path: &mut Arrivals, packet: &Parsed<'_>) {
+    let kind = packet.info.kind;
+    // What checks a path is an RDMA WRITE of no bytes.
+    let may_check = kind == Kind::Write && packet.repr.ext.reth().is_some_and(|reth| reth.dma_len == 0);
+    by_path.answers |= kind.is_response();
+    by_path.checks |= may_check;
+    by_path.requests |= kind.is_request() && !may_check;
 }
 
 /// Checks a packet's ICRC, of the flow that is selected, and its headers.

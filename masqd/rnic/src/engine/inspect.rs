@@ -12,7 +12,7 @@ use masq_wire::Ipv4Ident;
 
 use super::inbound::Arrived;
 use super::{Engine, World};
-use crate::group::Group;
+use crate::group::{Described, Group};
 use crate::qp::{Path, Qp, QpKey};
 use crate::transport::{Time, WorkQueue};
 use crate::udp::{Edge, TxBatch};
@@ -105,9 +105,22 @@ impl Engine {
         let Some(group) = self.group_used_by(qp) else { return Vec::new() };
         let members = self.members(qp).into_iter().enumerate();
         let details = members.filter_map(|(number, member)| {
-            let (_, chunks, chunks_under_way) = group.describe(number)?;
+            let (chunks, chunks_under_way) = group.describe(number)?;
             let ends = self.describe_path(&member.path)?;
-            Some(PathDetails { ends, traffic: member.traffic, chunks, chunks_under_way })
+            let Described { state, traffic, taken, changes, changed } = group.paths.describe(number)?;
+            let last_change = changed.map(|at| self.world.now.since(at));
+            let answer_timeout = member.core.answer_timeout();
+            Some(PathDetails {
+                ends,
+                state,
+                traffic,
+                chunks,
+                chunks_under_way,
+                taken,
+                changes,
+                last_change,
+                answer_timeout,
+            })
         });
         details.collect()
     }

@@ -21,6 +21,7 @@ mod groups;
 mod inbound;
 mod inspect;
 mod moving;
+mod paths;
 mod poller;
 mod run;
 mod schedule;

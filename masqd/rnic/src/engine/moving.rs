@@ -18,6 +18,7 @@ use masq_driver::{DriverError, Event, VnicId};
 use rustc_hash::FxHashMap;
 
 use super::fabric::Note;
+use super::paths::other_locals;
 use super::{Engine, Token};
 use crate::local;
 use crate::qp::{Path, Qp, QpKey};
@@ -69,7 +70,7 @@ impl Engine {
         for qp_key in vnic.all_qps() {
             self.world.hand_claim(qp_key, to);
             let Some(qp) = self.world.qps.remove(qp_key) else { continue };
-            for wire in wires(&qp) {
+            for wire in wires(&vnic, &qp) {
                 self.world.wire.remove(&wire);
                 self.world.away.insert(wire, to);
             }
@@ -120,7 +121,7 @@ impl Engine {
             let (scheduled, timer) = (waits, qp.timer.take());
             (qp.scheduled, qp.waits_for_other, qp.errand) = (false, false, false);
             (qp.parked, qp.waits_for_room) = (false, false);
-            let wires = wires(&qp);
+            let wires = self.world.vnics.get(vnic_key).map_or(Vec::new(), |vnic| wires(vnic, &qp));
             let peer = match &qp.path {
                 Path::Local(p) => Some((p.remote, p.remote_qpn)),
                 _ => None,
@@ -188,7 +189,8 @@ impl Engine {
 }
 
 /// What a queue pair receives: local addresses and numbers.
-fn wires(qp: &Qp) -> Vec<(LocalId, masq_types::WireQpn)> {
+fn wires(vnic: &Vnic, qp: &Qp) -> Vec<(LocalId, masq_types::WireQpn)> {
     let listening = qp.datagram.iter().flat_map(|d| d.listening.iter().copied());
-    qp.path.local().into_iter().chain(listening).map(|local| (local, qp.io.wire_qpn)).collect()
+    let others = listening.chain(other_locals(&vnic.groups, qp));
+    qp.path.local().into_iter().chain(others).map(|local| (local, qp.io.wire_qpn)).collect()
 }

@@ -39,12 +39,15 @@ impl World {
             return true;
         }
         // The deadline may have moved since; then the timer follows now.
-        let actual = qp.core.poll_timeout();
+        let Some(qp) = self.qps.get(key) else { return false };
+        let actual = self.deadline_of(qp);
         if actual.is_none_or(|t| t > now) {
             self.set_timer(key, actual);
             return false;
         }
-        self.with_env(key, |core, env| core.handle_timeout(now, env));
+        if !self.leave_silent_path(key) {
+            self.with_env(key, |core, env| core.handle_timeout(now, env));
+        }
         self.schedule(key);
         true
     }
@@ -82,7 +85,8 @@ impl World {
         } else if matches!(qp.path, Path::Local(_)) {
             qp.initiator.deadline()
         } else {
-            qp.core.poll_timeout()
+            let Some(qp) = self.qps.get(key) else { return };
+            self.deadline_of(qp)
         };
         self.set_timer(key, deadline);
     }
@@ -132,6 +136,7 @@ impl Engine {
     fn transmit(&mut self, key: QpKey, ran: &mut Ran) {
         let now = self.world.now;
         let mut may_send = None;
+        self.check_home(key);
         while ran.bytes < SEND_BYTES {
             if !self.world.qps.get(key).is_some_and(|q| q.core.may_transmit()) {
                 return;
@@ -158,6 +163,7 @@ impl Engine {
             let Some(qp) = self.world.qps.get_mut(key) else { return };
             let Some(vnic) = self.world.vnics.get_mut(qp.io.vnic) else { return };
             match &qp.path {
+                Path::Remote { .. } if qp.io.member.is_some() => self.send_by_path(key, transmit, None),
                 Path::Remote { route, .. } if may_send => {
                     self.tx.add(&self.edge, route, vnic.shaping.dscp, transmit);
                     let packets = transmit.segments as u64;

@@ -114,7 +114,11 @@ impl World {
     pub(super) fn claim_remote(&mut self, key: QpKey, remote: RemoteQp) {
         let claim = self.speakers.join(remote, self.index(), key);
         if let Some(qp) = self.qps.get_mut(key) {
-            qp.claim = Some(claim);
+            if qp.path.remote_qp() == Some(remote) {
+                qp.claim = Some(claim);
+            } else {
+                qp.other_claims.push((remote, claim));
+            }
         }
         if !claim.sends {
             let (_, address, qpn) = remote;
@@ -127,24 +131,35 @@ impl World {
     /// A queue pair does not count any more among those that are connected to its peer behind the underlay.
     pub(super) fn forget_remote(&mut self, key: QpKey) {
         let Some(qp) = self.qps.get_mut(key) else { return };
-        let (Some(remote), Some(claim)) = (qp.path.remote_qp(), qp.claim.take()) else { return };
-        if self.speakers.leave(&remote, claim.age) && claim.sends {
-            self.find_speaker(remote);
+        let home = qp.path.remote_qp().zip(qp.claim.take());
+        let others = std::mem::take(&mut qp.other_claims);
+        for (remote, claim) in home.into_iter().chain(others) {
+            if self.speakers.leave(&remote, claim.age) && claim.sends {
+                self.find_speaker(remote);
+            }
         }
     }
 
     /// A queue pair is in ERR: if it is the one that sends, another may.
     pub(super) fn cede_remote(&mut self, key: QpKey) {
-        let Some(qp) = self.qps.get(key).filter(|q| q.claim.is_some_and(|c| c.sends)) else { return };
-        if let Some(remote) = qp.path.remote_qp() {
+        let Some(qp) = self.qps.get(key) else { return };
+        let others = qp.other_claims.len();
+        if let Some(remote) = qp.path.remote_qp().filter(|_| qp.claim.is_some_and(|c| c.sends)) {
             self.find_speaker(remote);
+        }
+        // From the last to the first, since those that are left to others are removed.
+        for place in (0..others).rev() {
+            let claim = self.qps.get(key).and_then(|q| q.other_claims.get(place)).copied();
+            if let Some((remote, _)) = claim.filter(|(_, claim)| claim.sends) {
+                self.find_speaker(remote);
+            }
         }
     }
 
     /// A queue pair goes to another engine, where [`World::take_claim`] follows; between them nobody younger gets its place.
     pub(super) fn hand_claim(&mut self, key: QpKey, to: usize) {
         let Some(qp) = self.qps.get(key) else { return };
-        if let (Some(remote), Some(claim)) = (qp.path.remote_qp(), qp.claim) {
+        for (remote, claim) in qp.claims() {
             self.speakers.moved(&remote, claim.age, to, key);
         }
     }
@@ -153,8 +168,11 @@ impl World {
     pub(super) fn take_claim(&mut self, key: QpKey) {
         let index = self.index();
         let Some(qp) = self.qps.get_mut(key) else { return };
-        if let (Some(remote), Some(claim)) = (qp.path.remote_qp(), &mut qp.claim) {
-            claim.sends = self.speakers.moved(&remote, claim.age, index, key);
+        let home = qp.path.remote_qp();
+        let home = home.iter().zip(&mut qp.claim);
+        for (remote, claim) in home.chain(qp.other_claims.iter_mut().map(|(remote, claim)| (&*remote, claim)))
+        {
+            claim.sends = self.speakers.moved(remote, claim.age, index, key);
         }
     }
 
@@ -171,13 +189,13 @@ impl World {
             // One that is not here yet looks for itself when it comes.
             let Some(qp) = self.qps.get_mut(first.key) else { return };
             if qp.core.state() != QpState::Err || !self.speakers.leave_to_others(&remote, first.age) {
-                let claim = qp.claim.as_mut();
+                let claim = qp.claim_on_mut(&remote);
                 if claim.is_some_and(|c| !std::mem::replace(&mut c.sends, true)) {
                     self.schedule(first.key);
                 }
                 return;
             }
-            qp.claim = None;
+            qp.drop_claim(&remote);
         }
     }
 }

@@ -10,6 +10,7 @@ use slab::Slab;
 
 use super::env::QpEnv;
 use super::fabric::Fabric;
+use super::paths::PathCounters;
 use super::schedule::Schedule;
 use super::spares::Spares;
 use super::speakers::Speakers;
@@ -50,6 +51,8 @@ pub struct World {
     pub counters: Counters,
     /// Datagrams that were lost.
     pub losses: Losses,
+    /// Paths of groups that died.
+    pub paths: PathCounters,
     /// vNICs at whose queues something is left to settle.
     pub unsettled: Vec<usize>,
     /// Requests that are done, for their buffers.
@@ -76,6 +79,7 @@ impl World {
             sink,
             counters: Counters::default(),
             losses: Losses::default(),
+            paths: PathCounters::default(),
             unsettled: Vec::new(),
             spares: Spares::default(),
             gate_closed: false,

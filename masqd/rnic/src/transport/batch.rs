@@ -106,6 +106,7 @@ impl<'a> Batch<'a> {
             segments: self.segments,
             segment_bytes: self.segment_bytes,
             total_bytes,
+            is_answer: false,
         })
     }
 }

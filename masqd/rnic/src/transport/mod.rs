@@ -55,8 +55,8 @@ mod time;
 use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
-use masq_types::{Psn, WireQpn};
-use masq_wire::{Ecn, Kind, Parsed, Transport};
+use masq_types::{Psn, Rkey, WireQpn};
+use masq_wire::{Ecn, Extension, Kind, Opcode, PacketRepr, Parsed, RethRepr, Transport};
 
 use batch::Batch;
 use cnp::Notifier;
@@ -153,6 +153,8 @@ pub struct Transmit {
     pub segment_bytes: usize,
     /// Bytes of all.
     pub total_bytes: usize,
+    /// They answer the peer's requests, or tell it of congestion; otherwise they are requests.
+    pub is_answer: bool,
 }
 
 impl Transmit {
@@ -475,10 +477,48 @@ impl QpCore {
                 let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
                 self.responder.transmit(&link, now, env, &mut self.counters, &mut batch)
             };
-            let transmit = batch.finish();
+            let transmit = batch.finish().map(|t| Transmit { is_answer: !requester, ..t });
             self.settle_sends(now, env, outcome);
             transmit
         })
+    }
+
+    /// How long the peer takes to answer at most, as a rule.
+    pub fn answer_timeout(&self) -> Duration {
+        let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
+        self.requester.answer_timeout(&link)
+    }
+
+    /// Whether the peer has left something unanswered for longer than answers take.
+    pub fn is_answer_overdue(&self, now: Time) -> bool {
+        self.requester.is_overdue(now)
+    }
+
+    /// Takes the place of [`QpCore::handle_timeout`] when packets take another path from now on: what is unanswered is sent again as after a timeout, and the
+    /// new path gets all tries.
+    pub fn change_path(&mut self, now: Time) {
+        self.responder.handle_timeout(now);
+        let (link, requester, _) = self.requester_parts();
+        requester.change_path(&link, now);
+    }
+
+    /// Appends a request that changes nothing and that the peer answers, whatever else is under way: an RDMA WRITE of no bytes in the place of one that has
+    /// been carried out (IBTA Vol 1 §9.7.5.1.4). `None` in a state in which nothing is sent.
+    pub fn check_path<E: Env>(&mut self, env: &mut E, buf: &mut Vec<u8>) -> Option<Transmit> {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return None;
+        }
+        let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
+        let nothing = Extension::Reth(RethRepr { va: 0, rkey: Rkey(0), dma_len: 0 });
+        let psn = self.requester.una().minus(1);
+        let opcode = link.opcode(Opcode::RC_WRITE_ONLY);
+        let mut repr = PacketRepr::new(opcode, link.attributes.remote_qpn, psn, nothing);
+        repr.bth.ack_req = true;
+        let mut batch = Batch::new(buf, 1);
+        batch.push(repr, 0, |_| Ok(())).ok()?;
+        env.reply_sent(repr.udp_payload_len(0));
+        self.counters.sent_pkts += 1;
+        batch.finish()
     }
 
     /// When [`QpCore::handle_timeout`] wants to be called, if at all.
@@ -496,7 +536,7 @@ impl QpCore {
         env.reply_sent(bytes);
         self.counters.sent_pkts += 1;
         self.counters.np_cnp_sent += 1;
-        batch.finish()
+        batch.finish().map(|t| Transmit { is_answer: true, ..t })
     }
 
     fn split(&mut self) -> (Link<'_>, &mut Requester) {

@@ -1,5 +1,7 @@
 //! The requester: sends what the send queue asks for, and judges the answers (IBTA Vol 1 §9.7.3 to §9.7.6, §9.9.2).
 
+use core::time::Duration;
+
 use masq_driver::QpState;
 use masq_types::Psn;
 use masq_wire::{HoldRepr, Kind, NakCode, PacketRepr, Parsed, Syndrome};
@@ -607,6 +609,28 @@ impl Requester {
             Err(Exhausted) => return self.give_up(env, counters),
         }
         Ok(())
+    }
+
+    /// How long the peer takes to answer at most, as a rule.
+    pub(super) fn answer_timeout(&self, link: &Link<'_>) -> Duration {
+        let most = link.ack_timeout().unwrap_or(Probe::LONGEST);
+        self.rtt.round_trip().map_or(Probe::FIRST, |r| r.timeout).min(most)
+    }
+
+    /// Whether an answer should have come.
+    pub(super) fn is_overdue(&self, now: Time) -> bool {
+        self.retry.is_overdue(now) || self.probe.deadline().is_some_and(|t| t <= now)
+    }
+
+    /// What is unanswered is sent by another path from now on.
+    pub(super) fn change_path(&mut self, link: &Link<'_>, now: Time) {
+        self.flow.handle_timeout(now);
+        if self.retry.change_path(now, link.attributes, link.ack_timeout()) {
+            self.flow.timed_out(now);
+            self.go_back();
+        } else if self.probe.handle_timeout(now) {
+            self.doubt(link);
+        }
     }
 
     fn go_back(&mut self) {

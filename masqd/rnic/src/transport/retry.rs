@@ -88,6 +88,24 @@ impl Retry {
         Ok(true)
     }
 
+    /// Whether the local ACK timeout has expired, and that has not been dealt with.
+    pub(super) fn is_overdue(&self, now: Time) -> bool {
+        self.ack_deadline.is_some_and(|t| t <= now)
+    }
+
+    /// Packets take another path from now on, with all tries left there. Returns whether the local ACK timeout has expired, and everything is to be sent again.
+    pub(super) fn change_path(
+        &mut self,
+        now: Time,
+        attributes: &Attributes,
+        timeout: Option<Duration>,
+    ) -> bool {
+        let expired = self.is_overdue(now);
+        (self.left, self.recovering) = (attributes.retry_cnt, false);
+        self.restart(now, timeout, !expired && self.ack_deadline.is_some());
+        expired
+    }
+
     /// Whether nothing may be sent, because of an RNR NAK.
     pub(super) fn is_waiting(&self) -> bool {
         self.rnr_until.is_some()

@@ -257,9 +257,9 @@ pub(super) struct Probe {
 
 impl Probe {
     /// While nothing has been measured.
-    const FIRST: Duration = Duration::from_millis(5);
+    pub(super) const FIRST: Duration = Duration::from_millis(5);
     /// How long to wait at most: the local ACK timeout may be hours.
-    const LONGEST: Duration = Duration::from_secs(1);
+    pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
     /// Something that asks for an answer was sent, or more of an answer is to come, as `trickles` tells. `timeout` is how long answers take at most as a rule,
     /// `most` the local ACK timeout.

@@ -130,6 +130,16 @@ impl TxBatch {
         });
     }
 
+    /// The train that was added last goes by `route` as well.
+    pub fn add_again(&mut self, edge: &Edge, route: &Route, dscp: Option<u8>) {
+        let Some(Queued { range, segment_bytes, .. }) = self.trains.back() else { return };
+        let (range, segment_bytes) = (range.clone(), *segment_bytes);
+        let total_bytes = range.len();
+        self.bytes.extend_from_within(range);
+        let segments = total_bytes.div_ceil(segment_bytes);
+        self.add(edge, route, dscp, Transmit { segments, segment_bytes, total_bytes, is_answer: true });
+    }
+
     /// Takes one datagram of `bytes` that was just appended to the buffer, as [`TxBatch::add`]. It joins the train before it where that goes the
     /// same way and has datagrams that are as long, or longer: then the kernel gets them at once.
     pub fn add_one(&mut self, edge: &Edge, route: &Route, dscp: Option<u8>, bytes: usize) {
@@ -482,7 +492,12 @@ mod tests {
             let total_bytes = (segments - 1) * segment_bytes + last;
             let from = batch.buffer().len();
             batch.buffer().extend((0..total_bytes).map(|i| (i * 7 + segments) as u8));
-            batch.add(&edge, &route, None, Transmit { segments, segment_bytes, total_bytes });
+            batch.add(
+                &edge,
+                &route,
+                None,
+                Transmit { segments, segment_bytes, total_bytes, is_answer: false },
+            );
             sent.extend(batch.buffer()[from..].chunks(segment_bytes).map(<[u8]>::to_vec));
         }
         assert!(edge.flush(&mut batch));
@@ -504,7 +519,12 @@ mod tests {
             for ecn in marks {
                 let route = edge.route(id, address, ROCEV2_UDP_PORT, ecn.mark(0xb8), 64).unwrap();
                 batch.buffer().extend([0; 100]);
-                batch.add(&edge, &route, None, Transmit { segments: 5, segment_bytes: 20, total_bytes: 100 });
+                batch.add(
+                    &edge,
+                    &route,
+                    None,
+                    Transmit { segments: 5, segment_bytes: 20, total_bytes: 100, is_answer: false },
+                );
             }
             assert!(edge.flush(&mut batch));
             std::thread::sleep(WAIT);
@@ -559,7 +579,12 @@ mod tests {
         let mut batch = TxBatch::default();
         for dscp in [None, Some(10)] {
             batch.buffer().extend([0; 20]);
-            batch.add(&edge, &route, dscp, Transmit { segments: 1, segment_bytes: 20, total_bytes: 20 });
+            batch.add(
+                &edge,
+                &route,
+                dscp,
+                Transmit { segments: 1, segment_bytes: 20, total_bytes: 20, is_answer: false },
+            );
         }
         assert_eq!(batch.trains.iter().map(|t| t.traffic_class).collect::<Vec<_>>(), [0x68, 10 << 2]);
     }
@@ -651,7 +676,12 @@ mod tests {
             let route = edge.route(id, "10.0.0.9".parse().unwrap(), 0xc000, 0, 64).unwrap();
             let from = batch.buffer().len();
             batch.buffer().extend(vec![len as u8; len]);
-            batch.add(&edge, &route, None, Transmit { segments: 1, segment_bytes: len, total_bytes: len });
+            batch.add(
+                &edge,
+                &route,
+                None,
+                Transmit { segments: 1, segment_bytes: len, total_bytes: len, is_answer: false },
+            );
             queued.push(batch.buffer()[from..].to_vec());
         }
         let flushes = (0..9).take_while(|_| !edge.flush(&mut batch)).count();

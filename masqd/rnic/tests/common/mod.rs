@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test file uses its part.
 #![allow(unsafe_code)] // Maps guest memory and hands out pointers into it.
 
+pub mod links;
 pub mod multipath;
 pub mod two;
 

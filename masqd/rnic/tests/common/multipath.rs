@@ -31,7 +31,7 @@ pub struct Multi {
     pub b_mr: Mr,
     pub a_qp: GroupQp,
     pub b_qp: GroupQp,
-    addresses: [Vec<IpAddr>; 2],
+    pub addresses: [Vec<IpAddr>; 2],
 }
 
 impl Multi {
