@@ -128,6 +128,14 @@ pub enum Action {
         #[command(subcommand)]
         action: QpAction,
     },
+    /// Show the paths of queue pairs of this host's guests that use several.
+    Paths {
+        /// Only those of this vNIC.
+        vnic: Option<String>,
+        /// Only those in this network.
+        #[arg(long, value_name = "NAME")]
+        vpc: Option<String>,
+    },
     /// Write the packets of a queue pair to a file, for Wireshark.
     Capture(Capture),
     /// Show what the host's RNIC has counted.

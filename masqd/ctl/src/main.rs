@@ -86,6 +86,7 @@ async fn act(client: &Client, action: Action, output: Output) -> Result<Outcome,
             answer(client, call.query_if("vpc", vpc.as_deref()), output, text).await?;
         }
         Action::Qp { action } => queue_pairs(client, action, output).await?,
+        Action::Paths { vnic, vpc } => paths(client, vnic, vpc, output).await?,
         Action::Capture(wanted) => capture::run(client, &wanted).await?,
         Action::Counters => answer(client, Call::get(&["counters"]), output, show::counters).await?,
         Action::Explain { from, to, vpc, transport } => {
@@ -117,6 +118,16 @@ async fn queue_pairs(client: &Client, action: QpAction, output: Output) -> Resul
     };
     let call = Call::get(&["queue-pairs"]).query_if("vnic", vnic.as_deref()).query_if("vpc", vpc.as_deref());
     answer(client, call, output, |all: &Vec<QueuePair>| qp::list(all)).await
+}
+
+async fn paths(
+    client: &Client,
+    vnic: Option<String>,
+    vpc: Option<String>,
+    output: Output,
+) -> Result<(), Failure> {
+    let call = Call::get(&["queue-pairs"]).query_if("vnic", vnic.as_deref()).query_if("vpc", vpc.as_deref());
+    answer(client, call, output, |all: &Vec<QueuePair>| qp::paths(all, now_unix_seconds())).await
 }
 
 /// Prints what masqd answers, as it stands or made readable.

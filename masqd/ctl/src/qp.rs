@@ -84,6 +84,44 @@ pub fn list(all: &[QueuePair]) -> String {
     table.to_string()
 }
 
+/// A line for each path of those that use several, at a time in seconds since 1970.
+pub fn paths(all: &[QueuePair], now_unix_seconds: u64) -> String {
+    let mut table = Table::new([
+        "VNIC",
+        "QPN",
+        "PATH",
+        "LOCAL",
+        "REMOTE",
+        "STATE",
+        "VIA",
+        ">SENT",
+        ">RECEIVED",
+        ">CHUNKS",
+        ">SWITCHES",
+        "LAST-SWITCH",
+        ">RTO",
+    ]);
+    for (q, p) in all.iter().flat_map(|q| q.paths.iter().map(move |p| (q, p))) {
+        let ago = |at: u64| format!("{} ago", units::age(now_unix_seconds.saturating_sub(at)));
+        table.row([
+            q.vnic.clone(),
+            format!("{:#x}", q.qpn),
+            p.path.to_string(),
+            p.local.to_string(),
+            p.remote.to_string(),
+            p.state.clone(),
+            p.taken.to_string(),
+            units::about_bytes(p.tx_bytes),
+            units::about_bytes(p.rx_bytes),
+            p.chunks.to_string(),
+            p.changes.to_string(),
+            p.last_change_unix_seconds.map(ago).unwrap_or_default(),
+            duration(p.answer_timeout_ns),
+        ]);
+    }
+    table.to_string()
+}
+
 /// All about one, at a time in seconds since 1970.
 pub fn single(q: &QueuePair, now_unix_seconds: u64) -> String {
     let mut table = Table::default();
@@ -256,6 +294,25 @@ retry_exceeded_err      1
 sent_pkts              12
 ";
         assert_eq!(single(&failed(), 1192), expected);
+    }
+
+    #[test]
+    fn paths_have_a_line_each() {
+        let mut several = failed();
+        several.paths = serde_json::from_value(json!([
+            {"path": 0, "local": "10.77.0.1", "remote": "10.77.0.2", "udp_source_port": 49321, "state": "up", "taken": 0,
+                "tx_bytes": 3072, "rx_bytes": 64, "chunks": 7, "chunks_under_way": 1, "changes": 0, "answer_timeout_ns": 1_200_000},
+            {"path": 1, "local": "10.77.1.1", "remote": "10.77.1.2", "udp_source_port": 49322, "state": "down", "taken": 0,
+                "tx_bytes": 1536, "rx_bytes": 0, "chunks": 2, "chunks_under_way": 2, "changes": 1,
+                "last_change_unix_seconds": 1180, "answer_timeout_ns": 1_300_000}
+        ]))
+        .unwrap();
+        let expected = "\
+VNIC    QPN   PATH  LOCAL      REMOTE     STATE  VIA      SENT  RECEIVED  CHUNKS  SWITCHES  LAST-SWITCH    RTO
+blue-1  0x11  0     10.77.0.1  10.77.0.2  up     0    3.00 KiB      64 B       7         0  -            1.2ms
+blue-1  0x11  1     10.77.1.1  10.77.1.2  down   0    1.50 KiB       0 B       2         1  12s ago      1.3ms
+";
+        assert_eq!(paths(&[failed(), several], 1192), expected);
     }
 
     #[test]

@@ -379,6 +379,9 @@ pub struct QueuePair {
     /// Whom it is, or was last, connected to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<QueuePairConnection>,
+    /// Its paths, if it uses several; the first is that of `connection`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<QueuePairPath>,
     /// How far the exchange of packets is; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<QueuePairProtocol>,
@@ -429,6 +432,40 @@ pub struct QueuePairConnection {
     /// UDP source port of its packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_source_port: Option<u16>,
+}
+
+/// One path of a queue pair that uses several. Each has a queue pair of its own in the RNIC, whose home it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePairPath {
+    /// Its number, from 0.
+    pub path: u8,
+    /// This end's underlay address.
+    #[schema(value_type = schema::Address)]
+    pub local: IpAddr,
+    /// The peer's underlay address.
+    #[schema(value_type = schema::Address)]
+    pub remote: IpAddr,
+    /// UDP source port of its packets.
+    pub udp_source_port: u16,
+    /// `up`, `silent` (the peer does not answer by it, and it is not known why) or `down` (the peer answers by another one).
+    pub state: String,
+    /// The path that requests of its queue pair take at the moment: another one than `path` while that does not answer.
+    pub taken: u8,
+    /// Bytes of IP packets sent by it.
+    pub tx_bytes: u64,
+    /// Bytes of IP packets received by it.
+    pub rx_bytes: u64,
+    /// Chunks of large messages that its queue pair has carried.
+    pub chunks: u64,
+    /// Chunks that it has begun and not ended; 2 at most.
+    pub chunks_under_way: u32,
+    /// How often requests of its queue pair have changed paths.
+    pub changes: u64,
+    /// When they did last, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_change_unix_seconds: Option<u64>,
+    /// After how long without an answer they do.
+    pub answer_timeout_ns: u64,
 }
 
 /// How far a queue pair's exchange of packets is.

@@ -50,6 +50,14 @@ struct OfRefusal {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPathChange {
+    vpc: String,
+    vnic: String,
+    /// `down` or `up`.
+    to: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfCounter {
     counter: &'static str,
 }
@@ -251,6 +259,7 @@ struct VnicCounters {
     commands: Family<OfVnic, Counter>,
     revocations: Family<OfVnic, Counter>,
     refusals: Family<OfRefusal, Counter>,
+    path_changes: Family<OfPathChange, Counter>,
 }
 
 impl VnicCounters {
@@ -260,6 +269,8 @@ impl VnicCounters {
             revocations: metrics
                 .add("vnic_revocations", "Connections cut because they were no longer allowed"),
             refusals: metrics.add("vnic_refusals", "Control commands refused, by verb and reason"),
+            path_changes: metrics
+                .add("path_changes", "Paths of queue pairs that have gone down, or up again"),
         }
     }
 
@@ -269,6 +280,10 @@ impl VnicCounters {
         for ((verb, reason), n) in &counts.refusals {
             let of = OfRefusal { vpc: of.vpc.clone(), vnic: of.vnic.clone(), verb, reason };
             self.refusals.get_or_create(&of).inc_by(*n);
+        }
+        for (to, n) in [("down", counts.paths_down), ("up", counts.paths_up)] {
+            let of = OfPathChange { vpc: of.vpc.clone(), vnic: of.vnic.clone(), to };
+            self.path_changes.get_or_create(&of).inc_by(n);
         }
     }
 }

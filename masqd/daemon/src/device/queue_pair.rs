@@ -1,11 +1,14 @@
 //! How queue pairs are, for people and programs.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use masq_control::QpView;
-use masq_driver::{QpDetails, QpError, QpHandle, QpProtocol, QpState, QpType, VnicId};
+use masq_driver::{
+    PathDetails, PathState, QpDetails, QpError, QpHandle, QpProtocol, QpState, QpType, VnicId,
+};
 use masq_model::api::{
-    QueuePair, QueuePairConnection, QueuePairError, QueuePairProtocol, QueuePairRoundTrip,
+    QueuePair, QueuePairConnection, QueuePairError, QueuePairPath, QueuePairProtocol, QueuePairRoundTrip,
 };
 
 use super::guest::Guest;
@@ -43,9 +46,9 @@ impl Guest {
         QueuePairPage { qps: page.qps.into_iter().map(named).collect(), rest: page.rest }
     }
 
-    fn queue_pair(&self, view: QpView, now: std::time::Duration) -> QueuePair {
+    fn queue_pair(&self, view: QpView, now: Duration) -> QueuePair {
         let QpView { qpn, qp_type, local, remote, remote_qpn, peer, revoked, details } = view;
-        let QpDetails { state, path, protocol, requests, .. } = details;
+        let QpDetails { state, path, paths, protocol, requests, .. } = details;
         let connection = local.zip(remote).map(|(local, remote)| QueuePairConnection {
             local,
             remote,
@@ -64,6 +67,11 @@ impl Guest {
             transport: transport(qp_type).into(),
             state: state_name(state).into(),
             connection,
+            paths: paths
+                .into_iter()
+                .zip(0..)
+                .map(|(details, number)| self.path(number, details, now))
+                .collect(),
             protocol: protocol.map(protocol_status),
             requests: requests.into(),
             retries_left: details.retries_left,
@@ -86,10 +94,42 @@ impl Guest {
             }),
         }
     }
+
+    fn path(&self, path: u8, details: PathDetails, now: Duration) -> QueuePairPath {
+        let PathDetails { ends, state, traffic, chunks, chunks_under_way, taken, changes, .. } = details;
+        QueuePairPath {
+            path,
+            local: ends.local,
+            remote: ends.remote,
+            udp_source_port: ends.udp_source_port,
+            state: path_state(state).into(),
+            taken,
+            tx_bytes: traffic.tx_bytes,
+            rx_bytes: traffic.rx_bytes,
+            chunks,
+            chunks_under_way,
+            changes,
+            last_change_unix_seconds: details
+                .last_change
+                .map(|age| self.host.unix_seconds(now.saturating_sub(age))),
+            answer_timeout_ns: ns(details.answer_timeout),
+        }
+    }
+}
+
+fn path_state(state: PathState) -> &'static str {
+    match state {
+        PathState::Up => "up",
+        PathState::Silent => "silent",
+        PathState::Down => "down",
+    }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn protocol_status(p: QpProtocol) -> QueuePairProtocol {
-    let ns = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     QueuePairProtocol {
         path_mtu_bytes: p.path_mtu.bytes(),
         unacknowledged_psn: p.una.get(),

@@ -16,7 +16,6 @@ pub const TESTS: &[Test] = &[
     ("a_chunk_ring_that_jumps", jumps),
     ("a_wait_for_chunks_that_never_come", waits_forever),
     ("chunk_rings_full_of_noise", noise),
-    ("a_path_that_ends_ends_the_connection", path_ends),
 ];
 
 const BYTES: usize = 1 << 20;
@@ -155,19 +154,4 @@ fn noise(world: &World) {
         hostile.b.destroy().expect("DESTROY_QP");
     }
     assert!(world.cluster.masqd_runs(1) && world.cluster.masqd_runs(2));
-}
-
-/// Retries end, and the connection with them, as that of one path would: nothing hangs.
-fn path_ends(world: &World) {
-    let e = Ends::open(world);
-    let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
-    let mut setup = guest_sim::suite::Setup::caps(guest_sim::verbs::QpCaps::multipath());
-    (setup.a.timeout, setup.a.retry_cnt) = (10, 3);
-    let c = e.connect_with(&setup);
-    world.cluster.set_path(2, false).expect("the link goes down");
-    post_message(&c, SEND_OP_RDMA_WRITE, 1, (&here, &there), 0, BYTES);
-    let cqe = c.a.send_completion();
-    world.cluster.set_path(2, true).expect("the link comes up");
-    assert_status(&cqe, WC_RETRY_EXC_ERR);
-    assert_eq!((cqe.wr_id, c.a.state()), (1, QP_STATE_ERR));
 }

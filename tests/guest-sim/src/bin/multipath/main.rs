@@ -1,6 +1,7 @@
 //! Connections over four paths of the underlay: two hosts with four links between them.
 
 mod errors;
+mod failure;
 mod messages;
 mod one_path;
 mod order;
@@ -134,7 +135,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let programs = args.programs.unwrap_or_else(programs);
     let mut runner = Runner::new(args.only);
-    let clean = [messages::TESTS, order::TESTS, errors::TESTS, one_path::TESTS].concat();
+    let clean = [messages::TESTS, order::TESTS, errors::TESTS, one_path::TESTS, failure::TESTS].concat();
     let faults = ["--inject-faults", "drop=0.01,duplicate=0.01,reorder=0.02,corrupt=0.005,seed=7"];
     let engines = ["--engines", "2"];
     for (args, tests) in [
