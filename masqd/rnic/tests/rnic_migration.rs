@@ -260,6 +260,16 @@ fn without_any_path_the_retries_end() {
     assert!(n.m.net.now - before < 4 * 4 * 34_000_000 + 1_500_000_000);
 }
 
+/// Paths that carry nothing but small packets seem alive: a request ends all the same.
+#[test]
+fn paths_for_small_packets_only_do_not_go_on_for_ever() {
+    let mut n = Net4::with(&Options { retry_cnt: 3, timeout: 12, ..Options::default() });
+    n.message(SEND_OP_RDMA_WRITE, 1, |_| {});
+    (0..4).for_each(|path| n.set(path, Some(Fate::SmallOnly)));
+    n.m.message(SEND_OP_RDMA_WRITE, 7, 0, LEN, CHUNK);
+    assert_eq!(n.m.completions().first(), Some(&(7, WC_RETRY_EXC_ERR)));
+}
+
 /// All paths are dead for a while, shorter than the retries last.
 #[test]
 fn all_paths_come_back() {

@@ -489,7 +489,7 @@ impl QpCore {
         self.requester.answer_timeout(&link)
     }
 
-    /// Whether the peer has left something unanswered for longer than answers take.
+    /// Whether the peer has left something unanswered for longer than answers take, and not after many changes of path already.
     pub fn is_answer_overdue(&self, now: Time) -> bool {
         self.requester.is_overdue(now)
     }

@@ -617,9 +617,10 @@ impl Requester {
         self.rtt.round_trip().map_or(Probe::FIRST, |r| r.timeout).min(most)
     }
 
-    /// Whether an answer should have come.
+    /// Whether an answer should have come, and another path may bring it.
     pub(super) fn is_overdue(&self, now: Time) -> bool {
-        self.retry.is_overdue(now) || self.probe.deadline().is_some_and(|t| t <= now)
+        let is_due = self.retry.is_overdue(now) || self.probe.deadline().is_some_and(|t| t <= now);
+        is_due && self.retry.may_change_path()
     }
 
     /// What is unanswered is sent by another path from now on.

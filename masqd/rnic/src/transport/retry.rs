@@ -6,6 +6,8 @@
 
 use core::time::Duration;
 
+use masq_driver::GroupAttr;
+
 use super::attributes::{Attributes, RNR_RETRY_FOREVER};
 use super::time::Time;
 
@@ -18,6 +20,8 @@ pub(super) struct Retry {
     /// A loss at the present oldest unacknowledged PSN has been answered by sending again; further signs of the
     /// same loss mean nothing.
     recovering: bool,
+    /// How often packets have changed paths since something was acknowledged.
+    path_changes: u8,
 }
 
 /// Sending again is of no use any more.
@@ -34,6 +38,7 @@ impl Retry {
     /// Something was acknowledged: the counters are full again, and there is nothing to wait for.
     pub(super) fn progress(&mut self, attributes: &Attributes) {
         (self.left, self.rnr_left, self.recovering) = (attributes.retry_cnt, attributes.rnr_retry, false);
+        self.path_changes = 0;
         self.rnr_until = None;
     }
 
@@ -93,6 +98,12 @@ impl Retry {
         self.ack_deadline.is_some_and(|t| t <= now)
     }
 
+    /// Whether another path may be of use: not when as many have been tried as there can be, without any progress. Paths that carry no more than small packets,
+    /// which is enough to seem alive, must not keep a request from its end.
+    pub(super) fn may_change_path(&self) -> bool {
+        self.path_changes < GroupAttr::MAX_MEMBERS
+    }
+
     /// Packets take another path from now on, with all tries left there. Returns whether the local ACK timeout has expired, and everything is to be sent again.
     pub(super) fn change_path(
         &mut self,
@@ -101,6 +112,7 @@ impl Retry {
         timeout: Option<Duration>,
     ) -> bool {
         let expired = self.is_overdue(now);
+        self.path_changes = self.path_changes.saturating_add(1);
         (self.left, self.recovering) = (attributes.retry_cnt, false);
         self.restart(now, timeout, !expired && self.ack_deadline.is_some());
         expired

@@ -18,6 +18,8 @@ pub enum Fate {
     Lost,
     /// They are held until they are [released](Links::release).
     Held,
+    /// Those of more bytes than an acknowledgement may have are lost: the link's MTU is less than both ends believe.
+    SmallOnly,
     /// They seem to come from here.
     From(IpAddr),
 }
@@ -134,6 +136,7 @@ impl Datagrams for Port {
             };
             match fate {
                 Some(Fate::Lost) => {}
+                Some(Fate::SmallOnly) if train.segment_bytes > 200 => {}
                 Some(Fate::Held) => state.held.push((to, packets)),
                 _ => state.deliver(to, packets),
             }
