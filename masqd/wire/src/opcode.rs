@@ -1,4 +1,4 @@
-//! BTH opcodes as data (IBTA Vol 1 §9.2.1; RoCEv2 Annex A17 §A17.9.3 for CNP). Of those for manufacturers, two are masq's own.
+//! BTH opcodes as data (IBTA Vol 1 §9.2.1; RoCEv2 Annex A17 §A17.9.3 for CNP). Of those for manufacturers, some are masq's own.
 
 use core::fmt;
 
@@ -28,6 +28,8 @@ pub enum Kind {
     Send,
     /// Part of an RDMA WRITE.
     Write,
+    /// Part of a message for a receive, which goes to its place there ahead of the message's end.
+    Steer,
     /// An RDMA READ request.
     ReadRequest,
     /// Part of the answer to an RDMA READ.
@@ -49,7 +51,10 @@ pub enum Kind {
 impl Kind {
     /// Whether such a packet goes to the responder (and carries a request's PSN).
     pub const fn is_request(self) -> bool {
-        matches!(self, Kind::Send | Kind::Write | Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd)
+        matches!(
+            self,
+            Kind::Send | Kind::Write | Kind::Steer | Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd
+        )
     }
 
     /// Whether such a packet goes back to the requester.
@@ -367,6 +372,14 @@ table! {
 
     0xc0 MASQ_TIMED_ACK           "masq Timed Acknowledge"          Manufacturer Ack          Only AethHold Empty
     0xc1 MASQ_SELECTIVE_ACK       "masq Selective Acknowledge"      Manufacturer SelectiveAck Only AethHold Bitmap
+
+    0xc2 MASQ_STEER_FIRST         "masq STEER First"                Manufacturer Steer First  Reth    Payload
+    0xc3 MASQ_STEER_MIDDLE        "masq STEER Middle"               Manufacturer Steer Middle None    Payload
+    0xc4 MASQ_STEER_LAST          "masq STEER Last"                 Manufacturer Steer Last   None    Payload
+    0xc5 MASQ_STEER_ONLY          "masq STEER Only"                 Manufacturer Steer Only   Reth    Payload
+    0xc6 MASQ_SEND_FIRST          "masq steered SEND First"         Manufacturer Send  First  Reth    Payload
+    0xc7 MASQ_SEND_ONLY           "masq steered SEND Only"          Manufacturer Send  Only   Reth    Payload
+    0xc8 MASQ_SEND_ONLY_IMM       "masq steered SEND Only with Immediate" Manufacturer Send Only RethImm Payload
 }
 
 static BY_VALUE: [Option<OpcodeInfo>; 256] = {
@@ -530,14 +543,14 @@ mod tests {
             (0x44, Transport::Rd),
             (0x80, Transport::Cnp),
             (0xb5, Transport::Xrc),
-            (0xc2, Transport::Manufacturer),
+            (0xc9, Transport::Manufacturer),
             (0xff, Transport::Manufacturer),
         ] {
             assert_eq!(Opcode(value).info(), None);
             assert_eq!(Opcode(value).transport(), transport);
             assert_eq!(Opcode(value).is_manufacturer(), value >= 0xc0);
         }
-        assert_eq!(Opcode(0xc2).to_string(), "opcode 0xc2");
+        assert_eq!(Opcode(0xc9).to_string(), "opcode 0xc9");
         assert!(Opcode::MASQ_TIMED_ACK.is_manufacturer() && Opcode::MASQ_SELECTIVE_ACK.is_manufacturer());
         assert_eq!(Opcode::RC_ACK.to_string(), "RC Acknowledge");
     }

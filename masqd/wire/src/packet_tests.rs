@@ -72,6 +72,13 @@ const HEADER_BYTES: &[(u8, usize)] = &[
     (0xb7, 20),
     (0xc0, 20),
     (0xc1, 20),
+    (0xc2, 28),
+    (0xc3, 12),
+    (0xc4, 12),
+    (0xc5, 28),
+    (0xc6, 28),
+    (0xc7, 28),
+    (0xc8, 32),
 ];
 
 /// A packet of `len` bytes in all with this opcode and pad count, and zeros elsewhere.
@@ -246,6 +253,38 @@ fn golden_bytes_of_own_acknowledgements_both_ways() {
     }
 }
 
+/// What goes to its place in a receive: the RETH has the offset in the message, and of a STEER the receive's number.
+#[test]
+fn golden_bytes_of_steered_messages_both_ways() {
+    let bytes = [
+        0xc8, 0x40, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 1, 0, // BTH
+        0, 0, 0, 0, 0, 0x0f, 0xf0, 0, 0, 0, 0, 7, 0, 0, 0, 0, // RETH
+        b'i', b'm', b'm', b'!', // ImmDt
+        0, 0, 0, 0, // ICRC
+    ];
+    let reth = RethRepr { va: 0xf_f000, rkey: Rkey(7), dma_len: 0 };
+    let ext = Extension::RethImm(reth, ImmDt(*b"imm!"));
+    let repr = |opcode, ext| PacketRepr::new(opcode, WireQpn::from_wire(9), Psn::new(0x100), ext);
+    for (opcode, ext, len) in [
+        (Opcode::MASQ_STEER_ONLY, Extension::Reth(reth), 28),
+        (Opcode::MASQ_SEND_ONLY, Extension::Reth(reth), 28),
+        (Opcode::MASQ_SEND_ONLY_IMM, ext, 32),
+    ] {
+        let expected = [&[opcode.0], &bytes[1..len], &bytes[32..]].concat();
+        assert_eq!(parse(&expected).unwrap().repr, repr(opcode, ext));
+        let mut out = [0xa5; MAX_HEADER_BYTES];
+        assert_eq!(repr(opcode, ext).emit_headers(&mut out), Ok(len));
+        assert_eq!(out[..len], expected[..len]);
+    }
+    // The first of several has the same headers, and data.
+    for opcode in [Opcode::MASQ_STEER_FIRST, Opcode::MASQ_SEND_FIRST] {
+        let packet = [&[opcode.0], &bytes[1..28], &[5; 256], &bytes[32..]].concat();
+        let parsed = parse(&packet).unwrap();
+        assert_eq!(parsed.repr, repr(opcode, Extension::Reth(reth)));
+        assert_eq!(parsed.payload, [5; 256]);
+    }
+}
+
 /// The XRCETH comes right behind the BTH, and only in requests (IBTA Vol 1 Annex A14).
 #[test]
 fn golden_bytes_of_xrc_both_ways() {
@@ -282,7 +321,7 @@ fn emit_refuses_what_no_receiver_would_understand() {
     let imm = Extension::Imm(ImmDt([0; 4]));
     let (opcode, got) = (Opcode::RC_SEND_ONLY, Layout::Imm);
     assert_eq!(with(opcode, imm), Err(WireError::LayoutMismatch { opcode, got }));
-    assert_eq!(with(Opcode(0xc2), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xc2))));
+    assert_eq!(with(Opcode(0xc9), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xc9))));
     assert_eq!(with(Opcode::RC_SEND_ONLY_IMM, imm), Ok(16));
 }
 
@@ -295,5 +334,5 @@ fn errors_say_what_is_wrong() {
         says(&packet(0x0c, 0, 36)),
         "RC READ Request carries no payload but 4 bytes follow its headers"
     );
-    assert_eq!(says(&packet(0xc5, 0, 36)), "opcode 0xc5 is reserved or not supported");
+    assert_eq!(says(&packet(0xcd, 0, 36)), "opcode 0xcd is reserved or not supported");
 }
