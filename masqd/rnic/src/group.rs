@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use masq_driver::{DriverError, GroupAttr};
 
+use crate::assigned::Assigned;
 use crate::memory::GuestMemory;
 use crate::qp::{Held, QpKey};
 use crate::ring::{After, ChunkRing, Entry, RingBroken, SendRing};
-use crate::transport::{Completion, Failure, SendWork, Status, Time};
+use crate::transport::{Completion, Failure, SendOp, SendWork, Status, Time};
 use crate::udp::{LocalId, Route};
 
 mod paths;
@@ -63,6 +64,10 @@ pub struct Group {
     /// Of the chunks from `prefix` on: which are done.
     done: VecDeque<bool>,
     spine: Spine,
+    /// Receives of messages that arrive by several paths.
+    pub assigned: Assigned,
+    /// The leader has left the next chunk to others.
+    left_by_leader: bool,
     failure: Option<GroupFailure>,
     /// Which members have no request of those that were begun before SQD any more: a bit for each.
     drained: u8,
@@ -104,6 +109,8 @@ struct Spine {
     passed: u32,
     /// All entries below this index are done. While requests are outstanding, WAITs behind the last one that is done do not count yet.
     done: u32,
+    /// Requests that were taken out of it and take a receive of the peer's.
+    receives: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +153,8 @@ impl Group {
             prefix: 0,
             done: VecDeque::new(),
             spine: Spine::default(),
+            assigned: Assigned::default(),
+            left_by_leader: false,
             failure: None,
             drained: 0,
             wakes: 0,
@@ -178,6 +187,8 @@ impl Group {
         self.prefix = 0;
         self.done.clear();
         self.spine = Spine::default();
+        self.assigned = Assigned::default();
+        self.left_by_leader = false;
         self.failure = None;
         self.drained = 0;
         self.wakes = 0;
@@ -272,6 +283,13 @@ impl Group {
         if !self.next_may_start() {
             return Ok(false);
         }
+        if number == 0 && self.is_ahead(&self.next.work) {
+            self.left_by_leader = true;
+            return Ok(false);
+        }
+        if std::mem::take(&mut self.left_by_leader) {
+            self.wakes |= 1;
+        }
         if let Some(sub) = self.members.get_mut(usize::from(number)) {
             sub.under_way += 1;
         }
@@ -282,6 +300,12 @@ impl Group {
         let After { chunks, requests } = self.after;
         chunks.is_none_or(|index| has_reached(self.prefix, index))
             && requests.is_none_or(|index| has_reached(self.spine.done, index))
+    }
+
+    /// Whether the peer may have no receive for this chunk, because of requests that take receives before its message does and have not been sent. The
+    /// leader leaves it to others: they would come behind it, and wait for a receive that the peer posts only when it has them.
+    pub fn is_ahead(&self, chunk: &SendWork) -> bool {
+        chunk.op == SendOp::Steer && chunk.rkey.0 != self.spine.receives
     }
 
     /// Takes the leader's next request, if it may start.
@@ -310,6 +334,7 @@ impl Group {
                 Some(Entry::Request) => {
                     self.spine.outstanding += 1;
                     self.spine.passed = work.next_index;
+                    self.spine.receives = self.spine.receives.wrapping_add(work.op.takes_receive().into());
                     return Ok(true);
                 }
                 Some(Entry::Wait { until }) => {

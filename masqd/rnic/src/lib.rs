@@ -27,6 +27,7 @@
 //! - Between two queue pairs of one RNIC nothing crosses from one network (VNI) to another, and both ends must
 //!   be connected to each other.
 
+mod assigned;
 mod balance;
 mod bucket;
 mod config;

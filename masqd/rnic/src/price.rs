@@ -48,7 +48,7 @@ impl Price {
             SendOp::Send => (0, 0),
             SendOp::SendImm => (0, IMM),
             SendOp::SendInv => (0, IETH),
-            SendOp::Write => (RETH, 0),
+            SendOp::Write | SendOp::Steer => (RETH, 0),
             SendOp::WriteImm => (RETH, IMM),
             SendOp::Read => (AETH, AETH),
             SendOp::CmpSwap | SendOp::FetchAdd => (ATOMIC_ETH, 0),

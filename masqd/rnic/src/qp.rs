@@ -374,6 +374,15 @@ impl<T> QpTable<T> {
         self.slots.get_mut(key.slot as usize).filter(|(g, _)| *g == key.generation).map(|(_, qp)| qp)
     }
 
+    /// Two queue pairs, if both still live.
+    pub fn get_both_mut(&mut self, a: QpKey, b: QpKey) -> Option<(&mut T, &mut T)> {
+        if a.slot == b.slot {
+            return None;
+        }
+        let (a_slot, b_slot) = self.slots.get2_mut(a.slot as usize, b.slot as usize)?;
+        (a_slot.0 == a.generation && b_slot.0 == b.generation).then_some((&mut a_slot.1, &mut b_slot.1))
+    }
+
     /// Removes a queue pair.
     pub fn remove(&mut self, key: QpKey) -> Option<T> {
         self.get(key)?;
@@ -408,5 +417,9 @@ mod tests {
         assert_eq!(table.get_mut(first), None);
         assert_eq!(table.remove(first), None);
         assert_eq!(table.get(second), Some(&'b'));
+        let third = table.insert(|_| 'c');
+        assert_eq!(table.get_both_mut(third, second), Some((&mut 'c', &mut 'b')));
+        assert_eq!(table.get_both_mut(third, third), None);
+        assert_eq!(table.get_both_mut(third, first), None);
     }
 }

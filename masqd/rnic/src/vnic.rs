@@ -13,7 +13,7 @@ use vrdma_abi::doorbell::{DoorbellPage, QPS_PER_GROUP, QPS_PER_SLOT, STATUS_LINE
 
 use crate::cqs::{CompQueues, CqTable};
 use crate::datagram::Datagrams;
-use crate::group::Group;
+use crate::group::{Group, Member};
 use crate::keys::KeyTable;
 use crate::limits;
 use crate::memory::{GuestMemory, PAGE_BYTES};
@@ -178,6 +178,11 @@ impl Vnic {
         }
         self.keys.rename_qps(keys);
         self.datagrams.rename_qps(vnic_key, keys);
+    }
+
+    /// The queue pair whose hidden sibling this member of a group is; none of the leader itself.
+    pub fn leader_of(&self, member: Member) -> Option<QpKey> {
+        self.groups.get(member.group).filter(|_| !member.is_leader())?.member(0)
     }
 
     /// How many queue pairs it has, where one that may use several paths counts as many as its group can have members.

@@ -251,6 +251,7 @@ impl Model {
                     self.receive(to, op, &work, &data, WcOpcode::RecvRdmaWithImm);
                 }
             }
+            SendOp::Steer => unreachable!("it is of queue pairs with several paths"),
             SendOp::Read => {
                 let source = if op.value.is_multiple_of(2) { SHARED } else { SOURCE };
                 (work.remote_addr, work.rkey) = (IOVA + target as u64, Rkey(source));

@@ -344,6 +344,47 @@ fn rem_inv_req_err() {
     peer_fails(&pair, &[QpFault::Request]);
 }
 
+/// A queue pair with one path takes nothing that is steered, whatever receives it has.
+#[test]
+fn nothing_is_steered_to_one_path() {
+    let cases = [(SendOp::Steer, 600), (SendOp::Steer, 8), (SendOp::Send, 600), (SendOp::SendImm, 8)];
+    for (op, len) in cases {
+        let mut pair = Pair::with_memory(&Setup::default());
+        let before = pair.bytes(1, LOCAL, 0, REGION_BYTES);
+        pair.post_recv(1, recv(7, 1000));
+        let steered = SendWork { remote_addr: 64, steered: op != SendOp::Steer, ..send(op, 1, len) };
+        pair.post_send(0, steered);
+        pair.run();
+        assert_eq!(pair.ends[0].world.statuses(WorkQueue::Send), [(1, Status::RemInvReqErr)]);
+        assert_eq!(pair.ends[1].world.statuses(WorkQueue::Recv), [(7, Status::WrFlushErr)]);
+        peer_fails(&pair, &[QpFault::Request]);
+        assert_eq!(pair.bytes(1, LOCAL, 0, REGION_BYTES), before);
+    }
+}
+
+/// What a STEER says of itself must hold before its receive is looked for.
+#[test]
+fn steers_that_make_no_sense_are_refused() {
+    let cases = [
+        (Opcode::MASQ_STEER_ONLY, u64::MAX - 3, 8, 8, "a STEER lies beyond the longest message"),
+        (Opcode::MASQ_STEER_ONLY, (1 << 31) - 7, 8, 8, "a STEER lies beyond the longest message"),
+        (Opcode::MASQ_STEER_ONLY, 0, 9, 8, "a STEER's packets do not add up to its length"),
+        (Opcode::MASQ_STEER_FIRST, 0, 256, 256, "a STEER's packets do not add up to its length"),
+    ];
+    for (opcode, va, dma_len, bytes, reason) in cases {
+        let mut pair = Pair::with_memory(&Setup::default());
+        let psn = pair.ends[1].qp.status().rq_psn;
+        let ext = Extension::Reth(RethRepr { va, rkey: Rkey(0), dma_len });
+        let mut datagram = vec![0; PacketRepr::new(opcode, qpn(1), psn, ext).header_len()];
+        PacketRepr::new(opcode, qpn(1), psn, ext).emit_headers(&mut datagram).unwrap();
+        datagram.resize(datagram.len() + bytes + 4, 0xdd);
+        pair.inject(1, &datagram);
+        pair.run();
+        peer_fails(&pair, &[QpFault::Request]);
+        assert_eq!(pair.ends[1].qp.last_error().unwrap().reason, reason);
+    }
+}
+
 #[test]
 fn retry_exc_err() {
     for retry_cnt in [0u8, 1, 7] {

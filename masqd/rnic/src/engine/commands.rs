@@ -449,6 +449,7 @@ impl Engine {
     }
 
     fn reset_qp(&mut self, key: QpKey) {
+        self.world.give_back_shared(key);
         self.end_siblings(key);
         self.disconnect(key);
         let Some(qp) = self.world.qps.get_mut(key) else { return };

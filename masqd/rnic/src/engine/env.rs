@@ -16,7 +16,7 @@ use crate::shaping::Gate;
 use crate::srqs::{SrqKey, SrqTable, Taken};
 use crate::transport::{
     AtomicOp, Cause, Completion, Env, Failure, KeyChange, KeyFault, LocalAccess, MemoryFault, QpCore,
-    QpEvent, RecvWork, RemoteAccess, RemoteRange, Room, SendWork, Sge, Status, Time, WorkQueue,
+    QpEvent, RecvWork, RemoteAccess, RemoteRange, Room, SendWork, Sge, Status, SteerFault, Time, WorkQueue,
     judge_send_with,
 };
 
@@ -30,6 +30,8 @@ pub struct QpEnv<'a> {
     pub(super) srqs: &'a mut SrqTable,
     pub(super) groups: &'a mut Slab<Group>,
     pub(crate) io: &'a mut QpIo,
+    /// Of a hidden queue pair: the guest's, which has the receives.
+    pub(super) leader: Option<&'a mut QpIo>,
     pub(super) sink: &'a dyn EventSink,
     /// Send requests whose memory other queue pairs of the vNIC keep.
     pub(super) held_by_others: usize,
@@ -163,9 +165,13 @@ impl QpEnv<'_> {
         }
     }
 
-    /// Takes a receive from where this queue pair's come from.
-    fn take_recv(&mut self, work: &mut RecvWork) -> bool {
-        match &mut self.io.receives {
+    /// Takes a receive from where this queue pair's come from; a hidden one's are the guest's queue pair's.
+    pub(super) fn take_recv(&mut self, work: &mut RecvWork) -> bool {
+        let receives = match &mut self.leader {
+            Some(leader) => &mut leader.receives,
+            None => &mut self.io.receives,
+        };
+        match receives {
             RecvSource::Own(ring) => ring.take(self.memory, work).unwrap_or_else(|_| {
                 self.io.broken = true;
                 false
@@ -275,12 +281,39 @@ impl Env for QpEnv<'_> {
     }
 
     fn next_recv(&mut self, work: &mut RecvWork) -> bool {
+        if let Some(member) = self.io.member {
+            return self.next_recv_of_group(member, work);
+        }
         self.io.held_recv.take_into(work) || self.take_recv(work)
     }
 
     fn next_recv_to_flush(&mut self, work: &mut RecvWork) -> bool {
         let own = matches!(self.io.receives, RecvSource::Own(_));
         self.io.held_recv.take_into(work) || (own && self.take_recv(work))
+    }
+
+    fn next_assigned_to_flush(&mut self, work: &mut RecvWork) -> bool {
+        let member = self.io.member.filter(|m| m.is_leader());
+        member.and_then(|m| self.groups.get_mut(m.group)).is_some_and(|g| g.assigned.take_to_flush(work))
+    }
+
+    fn assign_recv(&mut self, number: u32, end: u64) -> Result<(), SteerFault> {
+        self.assign_recv_of_group(number, end)
+    }
+
+    fn steer(&mut self, number: u32, offset: u64, data: &[u8]) -> Result<(), SteerFault> {
+        let group = self.io.member.and_then(|m| self.groups.get_mut(m.group));
+        let Some(recv) = group.and_then(|g| g.assigned.get_mut(number)) else {
+            return Err(SteerFault::Invalid("data is steered to a receive that is not at hand"));
+        };
+        let (need, len) = (Need::LocalWrite, data.len() as u64);
+        let spans = SgeSpans::new(self.keys, self.memory, self.io.accessor, need, &recv.sges, offset, len);
+        recv.placed_by(len, write(spans, data))
+    }
+
+    fn is_ahead(&self, work: &SendWork) -> bool {
+        let group = self.io.member.and_then(|m| self.groups.get(m.group));
+        group.is_some_and(|g| g.is_ahead(work))
     }
 
     fn complete(&mut self, completion: &Completion) {

@@ -12,7 +12,9 @@ use crate::group::{Group, Member};
 use crate::memory::GuestMemory;
 use crate::qp::{Failed, Path, Qp, QpKey};
 use crate::ring::{RingBroken, SendRing};
-use crate::transport::{Completion, Failure, QpCore, QpEvent, SendWork, Status, WorkQueue};
+use crate::transport::{
+    Completion, Failure, QpCore, QpEvent, RecvWork, SendWork, Status, SteerFault, WorkQueue,
+};
 
 impl QpEnv<'_> {
     /// The next request of a member: of the leader's from its send queue before a chunk.
@@ -36,6 +38,41 @@ impl QpEnv<'_> {
         };
         let taken = group.take_to_flush(queue, self.memory, work);
         self.unless_broken(taken)
+    }
+
+    /// The receive of a member's next message: one that data has been steered into, or may have been passed by such, before all others.
+    pub(super) fn next_recv_of_group(&mut self, member: Member, work: &mut RecvWork) -> bool {
+        if !member.is_leader() {
+            return false;
+        }
+        let assigned = self.groups.get_mut(member.group).is_some_and(|g| g.assigned.take(work));
+        if !assigned && !self.take_recv(work) {
+            return false;
+        }
+        if let Some(group) = self.groups.get_mut(member.group) {
+            group.assigned.passed();
+        }
+        true
+    }
+
+    /// Makes sure that a receive is at hand to which data is steered, and all before it.
+    pub(super) fn assign_recv_of_group(&mut self, number: u32, end: u64) -> Result<(), SteerFault> {
+        let Some(member) = self.io.member else {
+            return Err(SteerFault::Invalid("data is steered to a queue pair that has one path"));
+        };
+        loop {
+            let Some(group) = self.groups.get_mut(member.group) else { return Err(SteerFault::NotReady) };
+            if group.assigned.has(number)? {
+                return group.assigned.check_room(number, end);
+            }
+            let mut work = RecvWork::default();
+            if !self.take_recv(&mut work) {
+                return Err(SteerFault::NotReady);
+            }
+            if let Some(group) = self.groups.get_mut(member.group) {
+                group.assigned.push(work);
+            }
+        }
     }
 
     /// A member's request is done.
@@ -152,6 +189,18 @@ impl World {
     /// The hidden members of a queue pair's group.
     pub(super) fn siblings(&mut self, leader: QpKey) -> Vec<QpKey> {
         self.group_of(leader).map_or(Vec::new(), |(_, group)| group.siblings().collect())
+    }
+
+    /// A queue pair is reset. What has been taken out of its own receive queue ends with that queue; receives of a shared one would be lost to its other users, and
+    /// are completed as flushed.
+    pub(super) fn give_back_shared(&mut self, leader: QpKey) {
+        if self.group_of(leader).is_some() {
+            self.with_env(leader, |core, env| {
+                if env.io.receives.shared().is_some() {
+                    core.flush_assigned(env);
+                }
+            });
+        }
     }
 
     /// Whether failures in a group are dealt with by the caller for now.

@@ -121,8 +121,15 @@ impl World {
         key: QpKey,
         call: impl FnOnce(&mut QpCore, &mut QpEnv<'_>) -> R,
     ) -> Option<R> {
-        let qp = self.qps.get_mut(key)?;
-        let vnic = self.vnics.get_mut(qp.io.vnic)?;
+        let io = &self.qps.get(key)?.io;
+        let vnic = self.vnics.get_mut(io.vnic)?;
+        let leader = io.member.and_then(|member| vnic.leader_of(member));
+        let (qp, leader) = match leader {
+            Some(leader) => {
+                self.qps.get_both_mut(key, leader).map(|(qp, leader)| (qp, Some(&mut leader.io)))?
+            }
+            None => (self.qps.get_mut(key)?, None),
+        };
         let Qp { core, io, asked, .. } = qp;
         let gate = self.schedule.gate(&mut vnic.shaping, self.gate_closed);
         let messages_before = (core.counters().sent_msgs, core.counters().rcvd_msgs);
@@ -137,6 +144,7 @@ impl World {
             srqs: &mut vnic.srqs,
             groups: &mut vnic.groups,
             io,
+            leader,
             sink: &*self.sink,
             held_by_others,
             early_of_others,

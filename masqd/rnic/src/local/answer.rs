@@ -277,7 +277,8 @@ pub(super) fn respond(world: &mut World, peer: QpKey, ask: &Ask, data: Data<'_>,
         SendOp::Write | SendOp::WriteImm => write(world, peer, ask, data, room),
         SendOp::Read => read(world, peer, ask, data, room),
         SendOp::CmpSwap | SendOp::FetchAdd => atomic(world, peer, ask),
-        SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr => {
+        // Chunks go to peers behind the underlay alone.
+        SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr | SendOp::Steer => {
             Answer::Refused(Refusal::Invalid("the request concerns nobody else"))
         }
     }

@@ -7,8 +7,9 @@ use vrdma_abi::control::{
 };
 use vrdma_abi::ring::{
     AtomicSegment, BindSegment, RecvHeader, RegSegment, SEND_AFTER_CHUNK, SEND_AFTER_SQ, SEND_FENCE,
-    SEND_INLINE, SEND_OP_WAIT, SEND_SIGNALED, SEND_SOLICITED, STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader,
-    WorkHeader, XrcSegment, recv_stride_shift, send_stride_shift,
+    SEND_INLINE, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_OP_STEER, SEND_OP_WAIT, SEND_SIGNALED, SEND_SOLICITED,
+    SEND_STEERED, STRIDE_SHIFT_MAX, STRIDE_SHIFT_MIN, SendHeader, WorkHeader, XrcSegment, recv_stride_shift,
+    send_stride_shift,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -165,10 +166,14 @@ impl SendRing {
         memory: &GuestMemory,
         work: &mut SendWork,
     ) -> Result<Option<Entry>, RingBroken> {
-        let Some((head, entry)) = self.take_head(memory, work)? else { return Ok(None) };
+        let Some((mut head, entry)) = self.take_head(memory, work)? else { return Ok(None) };
         let plain = head.flags == 0 && head.num_sge == 0 && head.reserved == 0;
         if head.opcode == SEND_OP_WAIT && plain {
             return Ok(Some(Entry::Wait { until: head.rkey }));
+        }
+        if head.flags & SEND_STEERED != 0 && matches!(head.opcode, SEND_OP_SEND | SEND_OP_SEND_IMM) {
+            head.flags &= !SEND_STEERED;
+            work.steered = true;
         }
         self.read(&head, entry, work);
         if work.op == SendOp::Read {
@@ -191,6 +196,7 @@ impl SendRing {
         work.next_index = self.ring.consumer;
         work.is_chunk = false;
         work.before_bytes = 0;
+        work.steered = false;
         work.signalled = head.flags & SEND_SIGNALED != 0;
         work.solicited = head.flags & SEND_SOLICITED != 0;
         work.fence = head.flags & SEND_FENCE != 0;
@@ -414,7 +420,10 @@ impl ChunkRing {
 
 /// What a chunk with this opcode asks for.
 fn chunk_op(opcode: u8) -> Option<SendOp> {
-    SendOp::from_abi(opcode).filter(|op| matches!(op, SendOp::Write | SendOp::Read))
+    match opcode {
+        SEND_OP_STEER => Some(SendOp::Steer),
+        _ => SendOp::from_abi(opcode).filter(|op| matches!(op, SendOp::Write | SendOp::Read)),
+    }
 }
 
 /// A receive queue, of one queue pair or shared.
@@ -466,6 +475,7 @@ impl RecvRing {
         let head = RecvHeader::read_from_bytes(&head).map_err(|_| RingBroken)?;
         work.wr_id = head.wr_id;
         work.next_index = self.ring.consumer;
+        (work.placed, work.failure) = (0, None);
         work.sges.clear();
         work.defect = if head.num_sge as usize > self.max_sge || head.reserved != 0 {
             Some(Status::LocQpOpErr)

@@ -6,6 +6,7 @@ use masq_wire::ImmDt;
 use vrdma_abi::ring;
 
 use super::inflight::Room;
+use super::request::Failure;
 pub use super::send_op::SendOp;
 
 /// What surrounds one queue pair: its work queues, its completion queues, and memory as its protection domain
@@ -91,6 +92,29 @@ pub trait Env {
         self.next_recv(work)
     }
 
+    /// Of a queue pair with several paths: takes the next of the receives that have been [assigned](Self::assign_recv) and belong to no message that has
+    /// begun otherwise, to flush it. There is nothing to place data into from then on.
+    fn next_assigned_to_flush(&mut self, _work: &mut RecvWork) -> bool {
+        false
+    }
+
+    /// Of a queue pair with several paths: makes sure that the receive with this number is at hand, counted from 0 over those that its messages take, and has
+    /// room for the bytes of its message that lie before `end`.
+    fn assign_recv(&mut self, _number: u32, _end: u64) -> Result<(), SteerFault> {
+        Err(SteerFault::Invalid("data is steered to a queue pair that has one path"))
+    }
+
+    /// Writes `data` at `offset` of a receive that has been [assigned](Self::assign_recv).
+    fn steer(&mut self, _number: u32, _offset: u64, _data: &[u8]) -> Result<(), SteerFault> {
+        Err(SteerFault::Invalid("data is steered to a queue pair that has one path"))
+    }
+
+    /// Whether it is no wonder that the peer has no receive for this request: there are others that take receives before it does, and have not been
+    /// sent.
+    fn is_ahead(&self, _work: &SendWork) -> bool {
+        false
+    }
+
     /// Writes a completion.
     fn complete(&mut self, completion: &Completion);
 
@@ -154,6 +178,17 @@ pub trait Env {
     fn select_srq(&mut self, _srqn: u32) -> bool {
         false
     }
+}
+
+/// Why data cannot be placed into a receive ahead of its message's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SteerFault {
+    /// The receive has not been posted.
+    NotReady,
+    /// The peer may not name this receive.
+    Invalid(&'static str),
+    /// The receive cannot take it; it is to be completed so.
+    Receive(Failure),
 }
 
 /// A change of what a key stands for.
@@ -336,8 +371,10 @@ pub struct SendWork {
     pub key_change: Option<KeyChange>,
     /// The peer's address.
     pub remote_addr: u64,
-    /// The peer's key.
+    /// The peer's key; of [`SendOp::Steer`] the receive's number.
     pub rkey: Rkey,
+    /// A SEND whose beginning has been steered: `remote_addr` is the offset of its data in the message.
+    pub steered: bool,
     /// What to compare with, or to add.
     pub compare_add: u64,
     /// What to store if the comparison holds.
@@ -370,6 +407,7 @@ impl Default for SendWork {
             key_change: None,
             remote_addr: 0,
             rkey: Rkey(0),
+            steered: false,
             compare_add: 0,
             swap: 0,
             datagram: ring::DatagramSegment::ZERO,
@@ -395,6 +433,11 @@ impl SendWork {
         inline_data.clear();
         sges.clear();
         *self = Self { inline_data, sges, ..Self::default() };
+    }
+
+    /// Whether its data has a place in a receive of the peer's, `remote_addr` bytes behind the receive's beginning.
+    pub fn is_steered(&self) -> bool {
+        self.steered || self.op == SendOp::Steer
     }
 
     /// Bytes of the message.
@@ -431,6 +474,10 @@ pub struct RecvWork {
     pub srqn: u32,
     /// A reason to fail it when its turn comes.
     pub defect: Option<Status>,
+    /// Bytes of its message that have been steered into it.
+    pub placed: u64,
+    /// How it fails, because something has been steered into it that it cannot take.
+    pub failure: Option<Failure>,
     /// Where the data goes.
     pub sges: Vec<Sge>,
 }

@@ -70,7 +70,8 @@ pub use counters::Counters;
 pub use describe::LastError;
 pub use env::{
     AtomicOp, Bind, Cause, Completion, Env, KeyChange, KeyFault, LocalAccess, MemoryFault, QpEvent, RecvWork,
-    Registration, RemoteAccess, RemoteRange, SendOp, SendWork, Sge, Status, WcOpcode, WorkQueue, total_bytes,
+    Registration, RemoteAccess, RemoteRange, SendOp, SendWork, Sge, Status, SteerFault, WcOpcode, WorkQueue,
+    total_bytes,
 };
 pub use inflight::Room;
 pub use receipt::Receipt;
@@ -437,6 +438,11 @@ impl QpCore {
         if self.state != QpState::Reset {
             self.settle(now, env, Err(Broken { fault: None, reason: "another of its paths has failed" }));
         }
+    }
+
+    /// Completes receives that have been assigned to messages to come as flushed.
+    pub fn flush_assigned<E: Env>(&mut self, env: &mut E) {
+        self.responder.flush_assigned(env, &mut self.counters);
     }
 
     /// A send of an unreliable queue pair has failed, and has its completion: what is behind it is flushed, and receives go on until the guest

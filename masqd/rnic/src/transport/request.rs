@@ -65,7 +65,8 @@ pub fn judge_send_with(
         return Err(Failure::new(Status::LocLenErr, Cause::AtomicLength));
     }
     let len = if work.op.is_atomic() { ATOMIC_BYTES as u64 } else { len };
-    if len > u64::from(config.max_msg_bytes) {
+    let before = if work.is_steered() { work.remote_addr } else { 0 };
+    if before.saturating_add(len) > u64::from(config.max_msg_bytes) {
         return Err(Failure::new(Status::LocLenErr, Cause::MessageTooLong));
     }
     let access = if work.op.is_fetch() { LocalAccess::Write } else { LocalAccess::Read };
@@ -201,6 +202,19 @@ impl Request {
         let inv = Extension::Ieth(Ieth(work.inv));
         let whole = reth(work.remote_addr, self.len);
         let (opcode, ext) = match (work.op, position) {
+            (SendOp::Steer, Position::First) => (Opcode::MASQ_STEER_FIRST, Extension::Reth(whole)),
+            (SendOp::Steer, Position::Middle) => (Opcode::MASQ_STEER_MIDDLE, plain),
+            (SendOp::Steer, Position::Last) => (Opcode::MASQ_STEER_LAST, plain),
+            (SendOp::Steer, Position::Only) => (Opcode::MASQ_STEER_ONLY, Extension::Reth(whole)),
+            (SendOp::Send | SendOp::SendImm, Position::First) if work.steered => {
+                (Opcode::MASQ_SEND_FIRST, Extension::Reth(whole))
+            }
+            (SendOp::Send, Position::Only) if work.steered => {
+                (Opcode::MASQ_SEND_ONLY, Extension::Reth(whole))
+            }
+            (SendOp::SendImm, Position::Only) if work.steered => {
+                (Opcode::MASQ_SEND_ONLY_IMM, Extension::RethImm(whole, work.imm))
+            }
             (SendOp::Send | SendOp::SendImm | SendOp::SendInv, Position::First) => {
                 (Opcode::RC_SEND_FIRST, plain)
             }
@@ -236,9 +250,10 @@ impl Request {
             (SendOp::LocalInv | SendOp::BindMw | SendOp::RegMr, _) => (Opcode::RC_SEND_MIDDLE, plain),
         };
         let psn = self.first.plus(piece.index);
-        let mut repr = PacketRepr::new(opcode.over(transport), remote, psn, ext);
+        let opcode = if opcode.is_manufacturer() { opcode } else { opcode.over(transport) };
+        let mut repr = PacketRepr::new(opcode, remote, psn, ext);
         repr.xrc = (transport == Transport::Xrc).then(|| XrcEth::new(work.srqn));
-        let solicits = !matches!(work.op, SendOp::Write) && !work.op.is_fetch();
+        let solicits = !matches!(work.op, SendOp::Write | SendOp::Steer) && !work.op.is_fetch();
         repr.bth.solicited = work.solicited && solicits && piece.ends;
         repr
     }
@@ -247,7 +262,7 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use masq_types::{Lkey, Rkey};
-    use masq_wire::{ImmDt, Tail};
+    use masq_wire::{ImmDt, Kind, Tail};
 
     use super::*;
 
@@ -296,6 +311,32 @@ mod tests {
                     assert_eq!(repr.bth.psn, Psn::new(0xff_ffff).plus(i as u32));
                     assert_eq!(repr.bth.solicited, ends && op != SendOp::Write);
                     assert!(ends || *payload == 256);
+                }
+            }
+        }
+    }
+
+    /// Each packet of what is steered has an opcode of masq's, but those of a SEND that do not begin it; the first says where it goes.
+    #[test]
+    fn what_is_steered_says_where_it_goes() {
+        let mtu = Mtu::B256;
+        for (op, kind) in
+            [(SendOp::Steer, Kind::Steer), (SendOp::Send, Kind::Send), (SendOp::SendImm, Kind::Send)]
+        {
+            for len in [0, 1, 256, 257, 1024] {
+                let mut r = request(op, len, mtu);
+                r.work.steered = op != SendOp::Steer;
+                let packets = headers(&r, mtu, 64);
+                for (i, (repr, _)) in packets.iter().enumerate() {
+                    let info = repr.bth.opcode.info().unwrap();
+                    let (begins, ends) = (i == 0, i + 1 == packets.len());
+                    assert_eq!((info.kind, info.position), (kind, Position::of(begins, ends)));
+                    assert_eq!(info.layout, repr.ext.layout());
+                    let reth = RethRepr { va: 0x1000, rkey: Rkey(9), dma_len: len };
+                    assert_eq!(repr.ext.reth(), begins.then_some(&reth));
+                    assert_eq!(repr.bth.opcode.is_manufacturer(), begins || op == SendOp::Steer);
+                    assert_eq!(info.tail() == Tail::Immediate, ends && op.has_imm());
+                    assert_eq!(repr.bth.solicited, ends && op != SendOp::Steer);
                 }
             }
         }

@@ -421,7 +421,8 @@ impl Requester {
             Syndrome::RnrNak(timer) => {
                 counters.rcvd_rnr_err += 1;
                 if self.settle_or_repeat(link, env, counters, psn)? {
-                    match self.retry.not_ready(now, timer.duration()) {
+                    let counts = !self.inflight.front().is_some_and(|r| env.is_ahead(&r.work));
+                    match self.retry.not_ready(now, timer.duration(), counts) {
                         Ok(true) => self.go_back(),
                         Ok(false) => {}
                         Err(Exhausted) => {

@@ -1,6 +1,7 @@
 //! The responder: carries out what the peer asks for, once and in order, and answers (IBTA Vol 1 §9.7.4, §9.7.5, §9.9.3).
 
 mod early;
+mod steered;
 mod unreliable;
 
 use masq_driver::{QpFault, QpState};
@@ -15,7 +16,7 @@ use super::congestion::Flow;
 use super::counters::Counters;
 use super::env::{
     AtomicOp, Cause, Completion, Env, KeyChange, MemoryFault, QpEvent, RecvWork, RemoteAccess, RemoteRange,
-    Status, WcOpcode, total_bytes,
+    Status, SteerFault, WcOpcode, total_bytes,
 };
 use super::link::{Broken, LOWER_HEADERS, Link};
 use super::receipt::Receipt;
@@ -23,6 +24,7 @@ use super::reorder::Reorder;
 use super::request::{ATOMIC_BYTES, Failure};
 use super::resources::{Body, Resources, Response, Served, TooMany};
 use super::time::Time;
+use steered::Steer;
 
 /// Call [`Responder::start`] at RTR; [`Responder::handle_request`] and [`Responder::transmit`] as of
 /// [`QpCore`](super::QpCore). `Err` means that the queue pair goes to ERR; what is left to answer is still sent from
@@ -62,6 +64,7 @@ enum Message {
         received: u64,
     },
     Write(Write),
+    Steer(Steer),
 }
 
 /// The part of an RDMA WRITE that is still to come.
@@ -105,11 +108,23 @@ enum Refusal {
     Access(MemoryFault),
     /// The receive cannot take it.
     Receive(Failure, NakCode),
+    /// The receive that it was steered to cannot take it, and fails when it is flushed.
+    Steered(Failure),
 }
 
 impl From<MemoryFault> for Refusal {
     fn from(fault: MemoryFault) -> Self {
         Refusal::Access(fault)
+    }
+}
+
+impl From<SteerFault> for Refusal {
+    fn from(fault: SteerFault) -> Self {
+        match fault {
+            SteerFault::NotReady => Refusal::NotReady,
+            SteerFault::Invalid(reason) => Refusal::Invalid(reason),
+            SteerFault::Receive(failure) => Refusal::Steered(failure),
+        }
     }
 }
 
@@ -224,7 +239,7 @@ impl Responder {
             return;
         }
         self.told = false;
-        if !matches!(packet.info.kind, Kind::Send | Kind::Write) {
+        if !matches!(packet.info.kind, Kind::Send | Kind::Write | Kind::Steer) {
             // The response acknowledges all before it.
             self.reply = None;
         } else if pending || packet.repr.bth.ack_req || self.unacknowledged >= link.config.ack_every {
@@ -256,6 +271,7 @@ impl Responder {
             (Message::None, Position::First | Position::Only) => true,
             (Message::Send { .. }, Position::Middle | Position::Last) => info.kind == Kind::Send,
             (Message::Write(_), Position::Middle | Position::Last) => info.kind == Kind::Write,
+            (Message::Steer(_), Position::Middle | Position::Last) => info.kind == Kind::Steer,
             _ => false,
         };
         if !in_place {
@@ -270,6 +286,7 @@ impl Responder {
         match info.kind {
             Kind::Send => self.execute_send(link, env, packet).map(|()| 1),
             Kind::Write => self.execute_write(link, env, packet).map(|()| 1),
+            Kind::Steer => self.execute_steer(link, env, packet).map(|()| 1),
             Kind::ReadRequest => self.execute_read(link, env, packet),
             Kind::CmpSwap | Kind::FetchAdd => self.execute_atomic(link, env, packet),
             _ => Err(Refusal::Invalid("not a request")),
@@ -294,11 +311,16 @@ impl Responder {
         env: &mut E,
         packet: &Parsed<'_>,
     ) -> Result<(), Refusal> {
-        let offset = match self.message {
-            Message::Send { received } => received,
-            _ => 0,
+        let steered = packet.repr.ext.reth();
+        let offset = match (self.message, steered) {
+            (Message::Send { received }, _) => received,
+            (_, Some(reth)) => reth.va,
+            (_, None) => 0,
         };
         self.receive.take(env)?;
+        if packet.info.position.begins() {
+            self.receive.check_placed(steered.map(|_| offset))?;
+        }
         let end = offset + packet.payload.len() as u64;
         let room = total_bytes(&self.receive.work.sges).min(u64::from(link.config.max_msg_bytes));
         if end > room {
@@ -351,6 +373,7 @@ impl Responder {
         let with_imm = packet.info.tail() == Tail::Immediate;
         if with_imm {
             self.receive.take(env)?;
+            self.receive.check_placed(None)?;
         }
         if packet.info.position.begins() && write.len > 0 {
             let target = RemoteRange { rkey: write.rkey, va: write.va, len: write.len };
@@ -449,6 +472,10 @@ impl Responder {
                 counters.resp_local_length_error += u64::from(failure.status == Status::LocLenErr);
                 self.receive.fail(env, failure);
                 (code, Broken { fault: None, reason: "a receive failed" })
+            }
+            Refusal::Steered(failure) => {
+                counters.resp_local_length_error += u64::from(failure.status == Status::LocLenErr);
+                (steered::nak_of(&failure), Broken { fault: None, reason: "a receive failed" })
             }
             Refusal::Access(fault) => {
                 counters.resp_remote_access_errors += 1;
@@ -563,12 +590,13 @@ impl Responder {
         PacketRepr::new(opcode, link.attributes.remote_qpn, psn, Extension::Aeth(aeth))
     }
 
-    /// Completes a receive that a message had begun to fill as flushed.
+    /// Completes a receive that a message had begun to fill as flushed, and those that have been assigned to the messages behind it.
     pub(super) fn flush<E: Env>(&mut self, env: &mut E, counters: &mut Counters) {
         if self.receive.held {
             self.receive.held = false;
             flush_recv(env, counters, &self.receive.work);
         }
+        self.flush_assigned(env, counters);
         self.message = Message::None;
         self.early.clear();
     }
@@ -616,11 +644,12 @@ impl Receive {
     }
 }
 
-/// Completes a receive as flushed.
+/// Completes a receive as flushed, or as it has failed before.
 pub(super) fn flush_recv<E: Env>(env: &mut E, counters: &mut Counters, work: &RecvWork) {
     counters.resp_cqe_error += 1;
-    counters.resp_cqe_flush_error += 1;
-    env.complete(&work.completion(Status::WrFlushErr, Cause::Flushed));
+    counters.resp_cqe_flush_error += u64::from(work.failure.is_none());
+    let Failure { status, cause } = work.failure.unwrap_or(Failure::new(Status::WrFlushErr, Cause::Flushed));
+    env.complete(&work.completion(status, cause));
 }
 
 /// What the peer and the guest are told when memory that the peer names cannot be accessed.

@@ -65,13 +65,13 @@ impl Retry {
         Ok(true)
     }
 
-    /// The peer had no receive and asks to wait for `wait`. Returns whether to go back, to send
+    /// The peer had no receive and asks to wait for `wait`; `counts` says whether that uses up a try. Returns whether to go back, to send
     /// again when the wait is over; a repeated answer to the same packet means nothing.
-    pub(super) fn not_ready(&mut self, now: Time, wait: Duration) -> Result<bool, Exhausted> {
+    pub(super) fn not_ready(&mut self, now: Time, wait: Duration, counts: bool) -> Result<bool, Exhausted> {
         if self.is_waiting() {
             return Ok(false);
         }
-        if self.rnr_left != RNR_RETRY_FOREVER {
+        if counts && self.rnr_left != RNR_RETRY_FOREVER {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(Exhausted)?;
         }
         self.rnr_until = Some(now.plus(wait));
@@ -185,15 +185,17 @@ mod tests {
     fn waits_for_a_receive() {
         let (mut r, _) = retry(0, 1);
         r.sent(at(0), Some(MS));
-        assert_eq!(r.not_ready(at(0), MS * 5), Ok(true));
-        assert_eq!(r.not_ready(at(1), MS * 5), Ok(false));
+        assert_eq!(r.not_ready(at(0), MS * 5, true), Ok(true));
+        assert_eq!(r.not_ready(at(1), MS * 5, true), Ok(false));
         assert_eq!((r.deadline(), r.is_waiting(), r.lost()), (Some(at(5)), true, Ok(false)));
         assert_eq!((r.handle_timeout(at(5)), r.is_waiting()), (Ok(false), false));
-        assert_eq!(r.not_ready(at(6), MS), Err(Exhausted));
-        let (mut r, _) = retry(0, 7);
-        for ms in 0..100 {
-            assert_eq!(r.not_ready(at(ms), MS), Ok(true));
-            assert_eq!(r.handle_timeout(at(ms + 1)), Ok(false));
+        assert_eq!(r.not_ready(at(6), MS, true), Err(Exhausted));
+        for (rnr_retry, counts) in [(7, true), (0, false)] {
+            let (mut r, _) = retry(0, rnr_retry);
+            for ms in 0..100 {
+                assert_eq!(r.not_ready(at(ms), MS, counts), Ok(true));
+                assert_eq!(r.handle_timeout(at(ms + 1)), Ok(false));
+            }
         }
     }
 

@@ -30,6 +30,8 @@ pub enum SendOp {
     BindMw,
     /// A region is registered. Nothing is sent.
     RegMr,
+    /// Part of a message, to its place in one of the peer's receives. It stands in chunk rings alone.
+    Steer,
 }
 
 impl SendOp {
@@ -44,7 +46,7 @@ impl SendOp {
         SendOp::FetchAdd,
     ];
 
-    /// All operations.
+    /// All operations that stand in send queues.
     pub const ALL: [SendOp; 11] = [
         SendOp::Send,
         SendOp::SendImm,
@@ -59,7 +61,7 @@ impl SendOp {
         SendOp::RegMr,
     ];
 
-    /// The operation of a ring entry with this opcode, or `None` when this version has none.
+    /// The operation of a send queue's entry with this opcode, or `None` when this version has none.
     pub const fn from_abi(opcode: u8) -> Option<Self> {
         Some(match opcode {
             ring::SEND_OP_SEND => SendOp::Send,
@@ -95,8 +97,9 @@ impl SendOp {
     /// Whether a queue pair of this type has the operation (IBTA Vol 1 §11.4.1.1).
     pub const fn is_of(self, qp_type: QpType) -> bool {
         match qp_type {
-            QpType::Rc | QpType::XrcIni => true,
-            QpType::Uc => !self.is_fetch() && !matches!(self, SendOp::SendInv),
+            QpType::Rc => true,
+            QpType::XrcIni => !matches!(self, SendOp::Steer),
+            QpType::Uc => !self.is_fetch() && !matches!(self, SendOp::SendInv | SendOp::Steer),
             QpType::Ud | QpType::Gsi => matches!(self, SendOp::Send | SendOp::SendImm),
             QpType::XrcTgt => false,
         }
@@ -107,10 +110,20 @@ impl SendOp {
         matches!(self, SendOp::SendImm | SendOp::WriteImm)
     }
 
+    /// Whether it is a SEND, of whatever kind.
+    pub const fn is_send(self) -> bool {
+        matches!(self, SendOp::Send | SendOp::SendImm | SendOp::SendInv)
+    }
+
+    /// Whether the message takes a receive of the peer's.
+    pub const fn takes_receive(self) -> bool {
+        self.is_send() || matches!(self, SendOp::WriteImm)
+    }
+
     /// The opcode in the completion.
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
-            SendOp::Send | SendOp::SendImm | SendOp::SendInv => WcOpcode::Send,
+            SendOp::Send | SendOp::SendImm | SendOp::SendInv | SendOp::Steer => WcOpcode::Send,
             SendOp::Write | SendOp::WriteImm => WcOpcode::RdmaWrite,
             SendOp::Read => WcOpcode::RdmaRead,
             SendOp::CmpSwap => WcOpcode::CompSwap,
@@ -130,6 +143,6 @@ mod tests {
     fn operations_have_their_abi_numbers() {
         let numbers = SendOp::ALL.map(|op| (0..=255).find(|&n| SendOp::from_abi(n) == Some(op)));
         assert_eq!(numbers, [2, 3, 0, 1, 4, 5, 6, 9, 7, 8, 0x20].map(Some));
-        assert_eq!(SendOp::from_abi(ring::SEND_OP_WAIT), None);
+        assert_eq!([ring::SEND_OP_WAIT, ring::SEND_OP_STEER].map(SendOp::from_abi), [None, None]);
     }
 }
