@@ -1,5 +1,5 @@
 use masq_types::{Features, MacAddr, Mtu};
-use vrdma_abi::config::{ABI_MAJOR, ABI_MINOR, Config, LINK_ACTIVE, LINK_DOWN, MAGIC};
+use vrdma_abi::config::{ABI_MAJOR, ABI_MINOR, Config, FEATURE_STEER, LINK_ACTIVE, LINK_DOWN, MAGIC};
 
 use crate::Limits;
 use masq_policy::quota::{Quotas, Resource};
@@ -13,6 +13,11 @@ pub struct Link {
     pub active_mtu: Mtu,
     /// Speed in Mbit/s, 0 when unknown.
     pub mbits_per_sec: u32,
+}
+
+/// What guests are offered: `FEATURE_` bits of the contract.
+pub(crate) fn guest_features(limits: &Limits) -> u64 {
+    if limits.features.contains(Features::MULTIPATH) { FEATURE_STEER } else { 0 }
 }
 
 /// The config space of a device.
@@ -29,7 +34,7 @@ pub fn config_space(
         magic: MAGIC,
         abi_major: ABI_MAJOR,
         abi_minor: ABI_MINOR,
-        features: 0,
+        features: guest_features(limits),
         epoch,
         mac: mac.0,
         num_comp_vectors: limits.num_comp_vectors,

@@ -3,12 +3,13 @@
 mod common;
 
 use common::*;
-use masq_control::{Directory, Errno, Limits, identity, store};
+use masq_control::{Directory, Errno, Limits, Link, config_space, identity, store};
 use masq_driver::UnderlayPath;
 use masq_model::{DesiredState, Kind, Object};
 use masq_policy::multipath::OnePath;
 use masq_policy::quota::Resource;
 use masq_types::{Features, QpnBlock};
+use vrdma_abi::config::FEATURE_STEER;
 use vrdma_abi::control::*;
 use zerocopy::FromBytes;
 
@@ -67,6 +68,30 @@ fn group_in_init(g: &mut Guest, qp: u32) -> u32 {
 fn numbers_of_peer(g: &Guest) -> (u32, u32) {
     let first = g.directory.endpoint("blue-2").unwrap().qpn_blocks[0].first;
     (first + 8, first + 9)
+}
+
+/// That sends can be split is offered where the RNIC has paths; elsewhere a guest that uses it all the same is refused.
+#[test]
+fn steering_is_offered_with_paths() {
+    let link = Link { up: true, active_mtu: masq_types::Mtu::B4096, mbits_per_sec: 0 };
+    for (features, offered) in [(BOTH, FEATURE_STEER), (Features::SELECTIVE, 0)] {
+        let limits = limits_of(features);
+        let g = Guest::new("blue-1");
+        let config = config_space(g.session.identity().mac, EPOCH, &limits, &quotas(), link, 4);
+        assert_eq!(config.features, offered);
+        let directory = world(4);
+        let who = identity(&directory, directory.endpoint("blue-1").unwrap()).unwrap();
+        let mut g = Guest::with_identity(who, limits);
+        let init =
+            DeviceInit { abi_major: 1, features: FEATURE_STEER, status_page: 0x8000, ..DeviceInit::ZERO };
+        let answer = g.send(OP_DEVICE_INIT, &init);
+        match offered {
+            0 => assert_eq!(refused(answer).0, Errno::EOPNOTSUPP),
+            _ => assert!(answer.is_ok()),
+        }
+        let unknown = DeviceInit { features: FEATURE_STEER << 1, ..init };
+        assert_eq!(refused(g.send(OP_DEVICE_INIT, &unknown)).0, Errno::EOPNOTSUPP);
+    }
 }
 
 #[test]

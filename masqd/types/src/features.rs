@@ -12,7 +12,7 @@ impl Features {
     pub const NONE: Features = Features(0);
     /// Timed and selective acknowledgements: the manufacturer opcodes 0xc0 and 0xc1.
     pub const SELECTIVE: Features = Features(1);
-    /// Groups of queue pairs, by which a connection uses several paths of the underlay.
+    /// Groups of queue pairs, by which a connection uses several paths of the underlay: within them, the manufacturer opcodes 0xc2 to 0xc8.
     pub const MULTIPATH: Features = Features(2);
 
     /// The set with these bits.

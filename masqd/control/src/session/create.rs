@@ -13,6 +13,7 @@ use super::Session;
 use super::decode::{entries, known_bits, malformed, reserved, usable, within};
 use super::objects::{Context, Cq, Name, Pd, Xrcd, cost, find};
 use super::pages::{self, Wanted};
+use crate::config::guest_features;
 use crate::{Env, Reason};
 
 /// Stride of a completion queue: an entry has 64 bytes.
@@ -30,7 +31,7 @@ impl Session {
                 r.abi_major, r.abi_minor
             )));
         }
-        known_bits("feature", r.features, 0)?;
+        known_bits("feature", r.features, guest_features(&self.config.limits))?;
         if !r.status_page.is_multiple_of(u64::from(PAGE_BYTES)) {
             return Err(malformed("the status page is not aligned"));
         }

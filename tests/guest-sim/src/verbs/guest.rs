@@ -48,7 +48,7 @@ impl Guest {
             abi_major: vrdma_abi::config::ABI_MAJOR,
             abi_minor: vrdma_abi::config::ABI_MINOR,
             reserved: 0,
-            features: 0,
+            features: device.config.features & vrdma_abi::config::FEATURE_STEER,
             status_page: status.gpa(0),
         };
         control.run(OP_DEVICE_INIT, &init).map_err(|e| Error::Device(format!("DEVICE_INIT: {e}")))?;

@@ -5,6 +5,7 @@ mod failure;
 mod messages;
 mod one_path;
 mod order;
+mod sends;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -135,13 +136,14 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let programs = args.programs.unwrap_or_else(programs);
     let mut runner = Runner::new(args.only);
-    let clean = [messages::TESTS, order::TESTS, errors::TESTS, one_path::TESTS, failure::TESTS].concat();
+    let clean = [messages::TESTS, order::TESTS, sends::TESTS, errors::TESTS, one_path::TESTS, failure::TESTS]
+        .concat();
     let faults = ["--inject-faults", "drop=0.01,duplicate=0.01,reorder=0.02,corrupt=0.005,seed=7"];
     let engines = ["--engines", "2"];
     for (args, tests) in [
         (vec![], clean),
-        (faults.map(String::from).to_vec(), messages::LOSSY_TESTS.to_vec()),
-        (engines.map(String::from).to_vec(), messages::ENGINE_TESTS.to_vec()),
+        (faults.map(String::from).to_vec(), [messages::LOSSY_TESTS, sends::LOSSY_TESTS].concat()),
+        (engines.map(String::from).to_vec(), [messages::ENGINE_TESTS, sends::ENGINE_TESTS].concat()),
     ] {
         if !tests.iter().any(|(name, _)| runner.wants(name)) {
             continue;
