@@ -1,13 +1,13 @@
 //! Flows that share a slow link: how equally, how much of it they use, and how long the queue before it is, with Swift and without
 //! congestion control.
 
-use std::process::Command;
 use std::time::Duration;
 
 use bench_record::{Record, Res, Samples, jain};
 use guest_sim::suite::{Pair, Placement, World};
 
 use crate::Effort;
+use crate::link::limit;
 use crate::masqd::ENGINE;
 use crate::mice::Mouse;
 use crate::stream::{KIB, Load, MTU_4096, Streams, world};
@@ -35,22 +35,12 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     for (rate, name) in LINKS {
         let scope = format!("two namespaces, tbf {name} burst 256k latency 10ms");
         for world in [&controlled, &free] {
-            limit(world, name)?;
+            limit(world, 0, &["rate", name, "burst", "256k", "latency", "10ms"])?;
         }
         records.extend(shares(effort, [&controlled, &free], rate, &scope)?);
         records.extend(mice(effort, [&controlled, &free], &scope)?);
     }
     Ok(records)
-}
-
-/// What the first host sends passes a link of `rate`.
-fn limit(world: &World, rate: &str) -> Res<()> {
-    let tbf = ["root", "tbf", "rate", rate, "burst", "256k", "latency", "10ms"];
-    let status = Command::new("tc")
-        .args(["-n", &world.cluster.netns(1), "qdisc", "replace", "dev", "ul0"])
-        .args(tbf)
-        .status()?;
-    if status.success() { Ok(()) } else { Err("tc cannot limit the link".into()) }
 }
 
 fn shares(effort: &Effort, worlds: [&World; 2], rate: f64, scope: &str) -> Res<Vec<Record>> {

@@ -9,10 +9,12 @@ mod flows;
 mod host;
 mod idle;
 mod inside;
+mod link;
 mod loss;
 mod masqd;
 mod memcpy;
 mod mice;
+mod multipath;
 mod stream;
 mod tcp;
 mod underlay;
@@ -89,6 +91,10 @@ enum Part {
     Flows,
     /// Flows that share a slow link, with and without congestion control.
     Fair,
+    /// Connections over several slow links.
+    Multipath,
+    /// One of several paths dies in the middle of a message.
+    DeadPath,
     /// Thousands of connected queue pairs, few of which do something.
     Crowd,
     /// Short messages beside one of a GiB.
@@ -112,6 +118,8 @@ fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
         Part::Loss => loss::measure(effort),
         Part::Flows => flows::measure(effort),
         Part::Fair => fair::measure(effort),
+        Part::Multipath => multipath::measure(effort),
+        Part::DeadPath => multipath::measure_death(effort),
         Part::Crowd => crowd::measure(effort),
         Part::Mice => mice::measure(effort),
         Part::Idle => idle::measure(effort),

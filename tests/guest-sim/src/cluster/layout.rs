@@ -33,8 +33,8 @@ pub struct Layout {
     pub link_mtu: u32,
     /// Paths between two hosts: underlay addresses of each, on links of their own.
     pub paths: u8,
-    /// The vNICs that use one path however many there are.
-    pub one_path: Vec<&'static str>,
+    /// The vNICs that use fewer paths than there are, and how many.
+    pub fewer_paths: Vec<(&'static str, u8)>,
     /// More arguments for each masqd.
     pub masqd_args: Vec<String>,
 }
@@ -62,7 +62,7 @@ impl Default for Layout {
             groups: vec!["blue", "red"],
             link_mtu: 9000,
             paths: 1,
-            one_path: Vec::new(),
+            fewer_paths: Vec::new(),
             masqd_args: Vec::new(),
         }
     }
@@ -84,6 +84,8 @@ impl Layout {
                 vpcs.push(v.vpc);
                 vpcs.len() - 1
             });
+            let fewer = self.fewer_paths.iter().find(|(name, _)| *name == v.name);
+            let paths = fewer.map_or(self.paths, |(_, paths)| *paths);
             let group = self.groups.contains(&v.vpc).then(|| v.vpc.to_owned());
             objects.push(Object::Vnic(Vnic {
                 name: v.name.into(),
@@ -95,7 +97,7 @@ impl Layout {
                 security_groups: group.into_iter().collect(),
                 qos_policy: None,
                 quota: Quota::default(),
-                paths: (self.paths > 1 && !self.one_path.contains(&v.name)).then_some(self.paths),
+                paths: (paths > 1).then_some(paths),
                 dedicated_alias: None,
             }));
         }

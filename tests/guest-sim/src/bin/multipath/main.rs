@@ -129,7 +129,7 @@ pub fn sent(world: &World) -> Vec<[u64; 2]> {
 }
 
 fn start(programs: &std::path::Path, masqd_args: Vec<String>) -> std::io::Result<World> {
-    World::start(programs, Layout { paths: PATHS, one_path: vec!["blue-5"], masqd_args, ..layout() })
+    World::start(programs, Layout { paths: PATHS, fewer_paths: vec![("blue-5", 1)], masqd_args, ..layout() })
 }
 
 fn main() -> ExitCode {
