@@ -347,6 +347,28 @@ fn assigned_receives_are_flushed_in_order() {
     }
 }
 
+/// A queue pair with a shared receive queue that has failed is reset as any other: its receives have been flushed, and those left are others'.
+#[test]
+fn a_failed_group_with_a_shared_queue_is_reset() {
+    let mut m = Multi::new(4);
+    let mut srq = with_srq(&mut m);
+    for i in 0..4 {
+        let buffer = sge(&m.b_mr, 0, 4096);
+        m.b.post_srq_recv(&mut srq, i, &[buffer]);
+    }
+    steer(&mut m, 1, 0, 0, 1024);
+    steer(&mut m, 1, 0, 0, 8192);
+    m.post(SEND_OP_SEND, 1, 0, 64);
+    m.net.run(20);
+    assert_eq!(m.states()[1], QpState::Err);
+    let change = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
+    m.b.modify(&mut m.net, &m.b_qp.qp, change.clone()).unwrap();
+    m.a.modify(&mut m.net, &m.a_qp.qp, change).unwrap();
+    let all = b_completions(&mut m);
+    assert!(all.contains(&(1, WC_LOC_LEN_ERR)) && all.len() == 2, "{all:?}");
+    assert_eq!(m.states(), [QpState::Reset; 2]);
+}
+
 /// After RESET receives count from 0 again, at both ends.
 #[test]
 fn receives_count_from_the_beginning_after_reset() {

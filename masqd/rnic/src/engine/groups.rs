@@ -194,12 +194,12 @@ impl World {
     /// A queue pair is reset. What has been taken out of its own receive queue ends with that queue; receives of a shared one would be lost to its other users, and
     /// are completed as flushed.
     pub(super) fn give_back_shared(&mut self, leader: QpKey) {
-        if self.group_of(leader).is_some() {
-            self.with_env(leader, |core, env| {
-                if env.io.receives.shared().is_some() {
-                    core.flush_assigned(env);
-                }
-            });
+        let is_shared = self.qps.get(leader).is_some_and(|qp| qp.io.receives.shared().is_some());
+        if is_shared && self.group_of(leader).is_some() {
+            // A leader in RESET follows nobody, whatever has failed before.
+            self.set_hands_off(leader, true);
+            self.with_env(leader, |core, env| core.flush_assigned(env));
+            self.set_hands_off(leader, false);
         }
     }
 
