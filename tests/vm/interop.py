@@ -7,7 +7,9 @@ rxe's hw_counters before and after. Loss is injected by masqd's RNIC into what c
 import dataclasses
 import ipaddress
 import itertools
+import re
 import subprocess
+import time
 
 import client as labclient
 from client import Failed, client_server, finish, last_numbers, server, until
@@ -67,7 +69,10 @@ class Ends:
         Ends.current = None
         masqctl(self.vrdma.host, "vnic", "set", "blue-1", "--dedicated-alias", ADDRESSES[family]["blue-1"], "--wait", "30")
         faults = [f"--arg=--inject-faults=drop={loss_percent / 100},seed=1"] if loss_percent else []
+        before = device_number(self.vrdma)
         subprocess.run([labclient.LAB, "restart-masqd", self.vrdma.host, *faults], check=True, capture_output=True)
+        # The device of before looks active until the guest has noticed.
+        assert until(lambda: has_settled(self.vrdma, before), 60), self.vrdma.run("rdma dev; dmesg | tail -20")
         assert until(lambda: "ACTIVE" in self.vrdma.run("rdma link"), 60), self.vrdma.run("rdma link; dmesg | tail -20")
 
     def place(self, client):
@@ -78,6 +83,21 @@ class Ends:
     def on(self, vm, gid):
         device, index = self.devices[vm.name]
         return f"-d {device} {gid} {index}"
+
+
+def device_number(vm):
+    """The kernel's number of the vRDMA device, another one each time that it is registered; None while there is none."""
+    found = re.search(r"^(\d+): vrdma", vm.run("rdma dev"), re.MULTILINE)
+    return found and found[1]
+
+
+def has_settled(vm, before):
+    """Whether it has a device other than the one with the number before, and still has it two seconds later."""
+    number = device_number(vm)
+    if number in (None, before):
+        return False
+    time.sleep(2)
+    return device_number(vm) == number
 
 
 def masqctl(host, *words):

@@ -156,6 +156,10 @@ fn main() -> Outcome<()> {
     let mut buffers = Buffers { region, bytes, slots: options.depth, scratch: vec![0; bytes] };
     let mut qp = MpQp::connect(&device, &mut stream, &attr)?;
 
+    if options.server.is_none() && options.kind == Kind::Read {
+        // Who knows the place may read there.
+        (0..options.depth).for_each(|number| buffers.fill(number));
+    }
     // Where the peer's buffers are.
     let mine = buffers.region.remote(0);
     stream.write_all(&[mine.addr.to_be_bytes().as_slice(), &mine.key.to_be_bytes()].concat())?;
@@ -312,13 +316,9 @@ fn server(
         let place = buffers.region.remote(buffers.offset(number));
         Receive { wr_id: u64::from(number), bytes: options.bytes, place }
     };
-    match options.kind {
-        Kind::Read => (0..options.depth).for_each(|number| buffers.fill(number)),
-        Kind::Write => {}
-        Kind::Send => {
-            for number in 0..options.depth.min(options.messages) {
-                qp.post_recv(receive(buffers, number))?;
-            }
+    if options.kind == Kind::Send {
+        for number in 0..options.depth.min(options.messages) {
+            qp.post_recv(receive(buffers, number))?;
         }
     }
     let began = Instant::now();
