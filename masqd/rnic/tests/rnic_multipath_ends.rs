@@ -39,19 +39,6 @@ impl Multi {
         self.net.run(2);
     }
 
-    /// Back to RESET at both ends, and connected again.
-    fn renew(&mut self, paths: usize) {
-        self.modify_a(QpState::Reset);
-        let reset = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
-        self.b.modify(&mut self.net, &self.b_qp.qp, reset).unwrap();
-        for qp in [&mut self.a_qp, &mut self.b_qp] {
-            qp.qp.sq.reset();
-            qp.chunks.reset();
-        }
-        while self.a_cq.ring.poll().is_some() {}
-        self.connect(paths, &Options::default());
-    }
-
     /// A message of two megabytes arrives whole.
     fn works(&mut self, round: u8) {
         let data = pattern(2 << 20, round);

@@ -129,15 +129,7 @@ fn it_is_used_again_after_reset() {
         if m.a_qp.chunks.paths() > 1 {
             assert_eq!(m.completion(), (1, WC_SUCCESS));
         }
-        m.modify_a(QpState::Reset);
-        let reset = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
-        m.b.modify(&mut m.net, &m.b_qp.qp, reset).unwrap();
-        for qp in [&mut m.a_qp, &mut m.b_qp] {
-            qp.qp.sq.reset();
-            qp.chunks.reset();
-        }
-        while m.a_cq.ring.poll().is_some() {}
-        m.connect(paths, &Options::default());
+        m.renew(paths);
         assert_eq!(m.a_qp.chunks.paths(), paths as u32);
         let taken = m.a_qp.chunks_gpa + std::mem::offset_of!(WorkHeader, taken) as u64;
         assert_eq!(m.a.read(taken, 4), [0; 4], "nothing of the new connection is done");

@@ -70,16 +70,7 @@ fn received(m: &Multi, slot: u64, len: u32) -> (Vec<u8>, Vec<u8>) {
 
 /// B's completions within some time.
 fn b_completions(m: &mut Multi) -> Vec<(u64, u8)> {
-    let mut all = Vec::new();
-    let ring = &mut m.b_cq.ring;
-    m.net.run_until(100, |_| {
-        while let Some(cqe) = ring.poll() {
-            all.push((cqe.wr_id, cqe.status));
-        }
-        false
-    });
-    ring.publish();
-    all
+    completions_within(&mut m.net, &mut m.b_cq, 100)
 }
 
 /// Another pair of queue pairs, of which B's has a shared receive queue.

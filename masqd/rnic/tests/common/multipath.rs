@@ -20,6 +20,19 @@ pub struct GroupQp {
     pub chunks_gpa: u64,
 }
 
+/// All completions of a queue that come within `limit_ms`: wr_id and status.
+pub fn completions_within(net: &mut Net, cq: &mut TestCq, limit_ms: u64) -> Vec<(u64, u8)> {
+    let mut all = Vec::new();
+    net.run_until(limit_ms, |_| {
+        while let Some(cqe) = cq.ring.poll() {
+            all.push((cqe.wr_id, cqe.status));
+        }
+        false
+    });
+    cq.ring.publish();
+    all
+}
+
 /// Two ends.
 pub struct Multi {
     pub net: Net,
@@ -73,6 +86,19 @@ impl Multi {
         self.b.to_rtr_by(&mut self.net, &self.b_qp.qp, b, options);
         self.a.to_rts(&mut self.net, &self.a_qp.qp, options);
         self.b.to_rts(&mut self.net, &self.b_qp.qp, options);
+    }
+
+    /// Back to RESET at both ends, and connected again.
+    pub fn renew(&mut self, paths: usize) {
+        self.modify_a(QpState::Reset);
+        let reset = QpChange { to: Some(QpState::Reset), ..QpChange::default() };
+        self.b.modify(&mut self.net, &self.b_qp.qp, reset).unwrap();
+        for qp in [&mut self.a_qp, &mut self.b_qp] {
+            qp.qp.sq.reset();
+            qp.chunks.reset();
+        }
+        while self.a_cq.ring.poll().is_some() {}
+        self.connect(paths, &Options::default());
     }
 
     /// How an end is connected to the other.
@@ -141,16 +167,7 @@ impl Multi {
 
     /// All completions of A's that come within some time: wr_id and status.
     pub fn completions(&mut self) -> Vec<(u64, u8)> {
-        let mut all = Vec::new();
-        let ring = &mut self.a_cq.ring;
-        self.net.run_until(1500, |_| {
-            while let Some(cqe) = ring.poll() {
-                all.push((cqe.wr_id, cqe.status));
-            }
-            false
-        });
-        ring.publish();
-        all
+        completions_within(&mut self.net, &mut self.a_cq, 1500)
     }
 
     /// Of which kinds the faults are that an engine has told its guest of since this was asked last.

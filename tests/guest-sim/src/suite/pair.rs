@@ -223,10 +223,16 @@ impl Conn {
     /// When a change of state is refused.
     #[track_caller]
     pub fn connect(&self, pair: &Pair, setup: &Setup) {
-        let ends = [
-            (&self.a, &setup.a, pair.b.address, self.b.qpn),
-            (&self.b, &setup.b, pair.a.address, self.a.qpn),
-        ];
+        self.connect_between(&pair.a, &pair.b, setup);
+    }
+
+    /// Connects both queue pairs, which are in RESET and belong to these two.
+    ///
+    /// # Panics
+    /// When a change of state is refused.
+    #[track_caller]
+    pub fn connect_between(&self, a: &Side, b: &Side, setup: &Setup) {
+        let ends = [(&self.a, &setup.a, b.address, self.b.qpn), (&self.b, &setup.b, a.address, self.a.qpn)];
         for (qp, attr, _, _) in ends {
             qp.to_init(attr).expect("RESET to INIT");
         }

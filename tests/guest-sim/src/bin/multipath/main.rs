@@ -68,19 +68,7 @@ impl Ends {
     /// Two connected queue pairs.
     pub fn connect_with(&self, setup: &Setup) -> Conn {
         let conn = Conn { a: self.a.qp(&setup.caps_a, 512), b: self.b.qp(&setup.caps_b, 512) };
-        let ends = [
-            (&conn.a, &setup.a, self.b.address, conn.b.qpn),
-            (&conn.b, &setup.b, self.a.address, conn.a.qpn),
-        ];
-        for (qp, attr, _, _) in ends {
-            qp.to_init(attr).expect("RESET to INIT");
-        }
-        for (qp, attr, peer, qpn) in ends {
-            qp.to_rtr(attr, peer, qpn).expect("INIT to RTR");
-        }
-        for (qp, attr, _, _) in ends {
-            qp.to_rts(attr).expect("RTR to RTS");
-        }
+        conn.connect_between(&self.a, &self.b, setup);
         conn
     }
 }
