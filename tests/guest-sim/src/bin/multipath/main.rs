@@ -125,7 +125,7 @@ fn main() -> ExitCode {
     let programs = args.programs.unwrap_or_else(programs);
     let mut runner = Runner::new(args.only);
     // What masqd says of a guest is bounded: those that look for a line come before those that provoke many.
-    let clean = [one_path::TESTS, messages::TESTS, order::TESTS, sends::TESTS, errors::TESTS, failure::TESTS]
+    let clean = [one_path::TESTS, failure::TESTS, messages::TESTS, order::TESTS, sends::TESTS, errors::TESTS]
         .concat();
     let faults = ["--inject-faults", "drop=0.01,duplicate=0.01,reorder=0.02,corrupt=0.005,seed=7"];
     let engines = ["--engines", "2"];
