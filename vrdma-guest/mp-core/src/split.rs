@@ -307,9 +307,10 @@ impl Splitter {
         })
     }
 
-    /// Chunks of which size, as a power of two, for a body of so many bytes and so many free entries. `None` if they are too few for all paths.
+    /// Chunks of which size, as a power of two, for a body of so many bytes and so many free entries: fewer than paths if need be, as messages behind it
+    /// must not wait for one that is whole. `None` if there are none.
     fn chunk_shift(&self, body: u32, free: u32) -> Option<u8> {
-        if body == 0 || free < self.paths {
+        if body == 0 || free == 0 {
             return None;
         }
         let wanted = body / self.paths.saturating_mul(self.limits.chunks_per_path);

@@ -33,6 +33,8 @@ pub const SWITCH: &str = "VRDMA_MULTIPATH";
 pub struct Offer {
     /// The longest message that there is.
     max_message_bytes: u32,
+    /// Most paths of a queue pair.
+    paths: u32,
     /// Whether sends can be split.
     steers: bool,
 }
@@ -43,14 +45,27 @@ impl Offer {
         let is_wanted = switch.is_none_or(|value| value != "0");
         (is_wanted && reply.paths > 1).then_some(Self {
             max_message_bytes: reply.max_msg_bytes,
+            paths: reply.paths,
             steers: reply.features & FEATURE_STEER != 0,
         })
     }
+
+    /// Most paths of a queue pair.
+    pub fn paths(&self) -> u32 {
+        self.paths
+    }
 }
 
-/// Entries of the chunk ring of a queue pair with so many sends: one for each send and path if these are few, within what many queue pairs can afford.
-pub fn chunk_entries(max_send_wr: u32) -> u32 {
-    max_send_wr.clamp(8, 128).next_power_of_two() * 8
+/// Entries of the chunk ring of a queue pair with so many sends and at most so many paths: two for each send and path if these are few, within what many queue
+/// pairs can afford. One half is for whatever is large, the other half for those that come behind it.
+pub fn chunk_entries(max_send_wr: u32, paths: u32) -> u32 {
+    let each = (2 * paths.clamp(1, 64)).next_power_of_two().max(8);
+    (max_send_wr.clamp(16, 128).next_power_of_two() * each).min(2048)
+}
+
+/// How many of so many entries are kept for each send that may come: one for each path, where half of them are enough for that.
+fn kept_for_each(chunk_entries: u32, max_requests: u32, paths: u32) -> u32 {
+    (chunk_entries / 2 / max_requests.max(1)).clamp(1, paths.max(1))
 }
 
 /// What a send queue has for several paths.
@@ -60,6 +75,7 @@ pub struct Multipath {
     splitter: Splitter,
     /// Requests that the application may have outstanding.
     max_requests: u32,
+    chunk_entries: u32,
     /// WAITs that are not known to be done; oldest first. There are never more than requests, so that it does not grow.
     waits: VecDeque<Wait>,
     /// The sum of what they have of the chunk ring.
@@ -71,7 +87,7 @@ pub struct Multipath {
 /// A WAIT in the send queue.
 struct Wait {
     index: u32,
-    /// Entries of the chunk ring that its message has until it is done: its chunks, or one for each path if it has fewer.
+    /// Entries of the chunk ring that its message has until it is done: its chunks, or those that are kept for each if it has fewer.
     allotted: u32,
 }
 
@@ -90,6 +106,7 @@ impl Multipath {
             chunks,
             splitter: Splitter::new(Limits::new(chunk_entries)),
             max_requests,
+            chunk_entries,
             waits: VecDeque::with_capacity(max_requests as usize),
             allotted: 0,
             begun: Default::default(),
@@ -170,9 +187,10 @@ impl Multipath {
         else {
             return Ok(false);
         };
-        // What else the application can post must find room, also for chunks: one for each path.
+        // What else the application can post must find room, also for chunks. Where it can post more than there is room for, half is kept.
         let Some(others) = ring.free().checked_sub(1) else { return Err(PostError::Full) };
-        let (paths, chunks_done) = (self.splitter.paths(), self.chunks.done());
+        let chunks_done = self.chunks.done();
+        let each = kept_for_each(self.chunk_entries, self.max_requests, self.splitter.paths());
         let under_way = self.splitter.chunk_next().wrapping_sub(chunks_done);
         let others_to_split = self.max_requests.saturating_sub(self.waits.len() as u32 + 1);
         let progress = Progress {
@@ -180,7 +198,8 @@ impl Multipath {
             spine_done: ring.consumer(),
             spine_free: ring.unused().saturating_sub(others),
             chunks_done,
-            chunks_kept: others_to_split.saturating_mul(paths) + self.allotted.saturating_sub(under_way),
+            chunks_kept: others_to_split.saturating_mul(each).min(self.chunk_entries / 2)
+                + self.allotted.saturating_sub(under_way),
         };
         let message = Message {
             kind,
@@ -193,7 +212,7 @@ impl Multipath {
 
         // None of the following fails: the splitter has seen to the room, and a part has no more entries than the whole.
         let (wait, tail, receive) = (split.wait(), split.tail(), split.receive());
-        let allotted = (split.len() as u32).max(paths);
+        let allotted = (split.len() as u32).max(each);
         let mut data = Cutter::new(sges);
         for chunk in split {
             self.chunks.post(&chunk_request(kind, request, receive, &chunk), data.cut(chunk.bytes))?;
@@ -405,7 +424,7 @@ mod tests {
         let offer = |features, switch: Option<&str>| {
             Offer::of(&UserContextReply { features, ..reply(4) }, switch.map(OsStr::new))
         };
-        let expected = |steers| Some(Offer { max_message_bytes: 9, steers });
+        let expected = |steers| Some(Offer { max_message_bytes: 9, paths: 4, steers });
         assert_eq!([0, 1].map(|paths| Offer::of(&reply(paths), None)), [None; 2]);
         assert_eq!(offer(0, None), expected(false));
         assert_eq!(offer(FEATURE_STEER, Some("1")), expected(true));
@@ -414,7 +433,26 @@ mod tests {
 
     #[test]
     fn chunk_rings_are_within_bounds() {
-        assert_eq!([1, 8, 9, 100, 16384].map(chunk_entries), [64, 64, 128, 1024, 1024]);
+        let of = |paths| [1, 16, 17, 100, 16384].map(|sends| chunk_entries(sends, paths));
+        assert_eq!([2, 3, 4].map(of), [[128, 128, 256, 1024, 1024]; 3]);
+        assert_eq!((of(8), of(10)), ([256, 256, 512, 2048, 2048], [512, 512, 1024, 2048, 2048]));
+        assert_eq!((of(16), of(0)), (of(10), of(2)));
+        assert_eq!(chunk_entries(u32::MAX, u32::MAX), 2048);
+    }
+
+    #[test]
+    fn each_send_finds_entries_in_half_of_a_chunk_ring() {
+        for paths in 1..=16 {
+            for sends in [1, 2, 15, 16, 17, 64, 100, 128, 129, 500, 512, 1024] {
+                let entries = chunk_entries(sends, paths);
+                let each = kept_for_each(entries, sends, paths);
+                assert!(
+                    (1..=paths).contains(&each) && each * sends <= entries / 2 || each == 1,
+                    "{sends} {paths}"
+                );
+                assert!(each == paths || sends > 32, "{sends} sends, {paths} paths: {each}");
+            }
+        }
     }
 
     #[test]

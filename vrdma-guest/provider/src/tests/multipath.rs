@@ -35,6 +35,15 @@ fn connect(qp: &Qp<'_>, paths: u32) {
 
 /// Runs a test with an RC QP of so many requests that is ready to send over several paths.
 fn with_qp(prepare: fn(&mut Kernel), test: impl FnOnce(&Machine, &Qp<'_>, *mut ibv_cq)) {
+    with_qp_of(WRS, PATHS, prepare, test);
+}
+
+fn with_qp_of(
+    wrs: u32,
+    paths: u32,
+    prepare: fn(&mut Kernel),
+    test: impl FnOnce(&Machine, &Qp<'_>, *mut ibv_cq),
+) {
     let machine = Machine::open_after(prepare);
     let cq = machine.cq(64);
     let mut init = ibv_qp_init_attr_ex {
@@ -42,11 +51,11 @@ fn with_qp(prepare: fn(&mut Kernel), test: impl FnOnce(&Machine, &Qp<'_>, *mut i
         recv_cq: cq,
         comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         send_ops_flags: IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_SEND,
-        ..machine.init(IBV_QPT_RC, cap(WRS, 4, 32))
+        ..machine.init(IBV_QPT_RC, cap(wrs, 4, 32))
     };
     let qp = machine.qp_ex(&mut init).unwrap();
-    assert_eq!(init.cap.max_send_wr, WRS, "what WAITs need is not told");
-    connect(&qp, PATHS);
+    assert_eq!(init.cap.max_send_wr, wrs, "what WAITs need is not told");
+    connect(&qp, paths);
     test(&machine, &qp, cq);
     qp.destroy();
     machine.destroy_cq(cq);
@@ -256,7 +265,7 @@ fn only_reliable_connected_queue_pairs_of_devices_with_several_paths_have_chunk_
         machine.close();
         entries
     };
-    assert_eq!(entries(several, IBV_QPT_RC), (64, 8));
+    assert_eq!(entries(several, IBV_QPT_RC), (128, 8));
     assert_eq!([IBV_QPT_UC, IBV_QPT_UD].map(|t| entries(several, t)), [(0, 4); 2]);
     // An older module, a device with one path, a host that refuses.
     assert_eq!(entries(|_| (), IBV_QPT_RC), (0, 4));
@@ -311,6 +320,22 @@ fn the_queue_takes_as_many_requests_as_were_promised() {
         kernel.is_tight = true;
     };
     with_qp(tight, |_, qp, _| assert_eq!(fill(qp), WRS));
+}
+
+/// A queue for many requests does not keep the first of them from being split, nor the last: there are fewer chunks for each.
+#[test]
+fn long_queues_are_split_from_the_first_request_to_the_last() {
+    const WRS: u32 = 512;
+    let sixteen = |kernel: &mut Kernel| kernel.paths = 16;
+    with_qp_of(WRS, 16, sixteen, |_, qp, _| {
+        let mut data = [sge(0, 64 * MIB, 1)];
+        for i in 0..WRS {
+            qp.post_send(&mut [request(IBV_WR_RDMA_WRITE, i.into(), u64::from(i) << 26, &mut data)]).unwrap();
+            let chunks = qp.take_chunks().len();
+            assert_eq!(qp.take_sends().len(), 2, "request {i} is not split");
+            assert!(i > 0 || chunks == 256, "{chunks} chunks of the first");
+        }
+    });
 }
 
 #[test]
