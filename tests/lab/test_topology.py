@@ -138,6 +138,8 @@ class File(unittest.TestCase):
             (("vcpus = 2", "vcpu = 2"), "unknown key 'vcpu'"),
             (('root = "bookworm"', 'root = "buster"'), "'buster'"),
             (("paths = 2", "paths = 0"), "paths"),
+            (("paths = 2", "paths = 17"), "paths"),
+            (("vcpus = 2", "paths = 3"), "paths"),
             (("[[host]]", "[[host"), "not TOML"),
         ]:
             with self.subTest(says), self.assertRaisesRegex(LabError, says):

@@ -13,7 +13,8 @@ use crate::{Connection, WorkQueueAttr};
 /// handles, and all that is done to the queue pair is done to them.
 #[derive(Clone, Debug)]
 pub struct GroupAttr {
-    /// How many wire numbers belong to it, from its own on, which is a multiple: a power of two from 2 to [`GroupAttr::MAX_MEMBERS`].
+    /// How many queue pairs it can have, itself included: from 2 to [`GroupAttr::MAX_MEMBERS`]. Their wire numbers are its own, which is a multiple of this number rounded up
+    /// to a power of two, and those that follow.
     pub members: u8,
     /// The chunk ring, with the stride and the scatter/gather entries of the send queue.
     pub chunks: WorkQueueAttr,
@@ -21,7 +22,7 @@ pub struct GroupAttr {
 
 impl GroupAttr {
     /// Most queue pairs of a group, and paths of a connection.
-    pub const MAX_MEMBERS: u8 = 8;
+    pub const MAX_MEMBERS: u8 = 16;
 }
 
 /// One path of a connection: an underlay address at each end.

@@ -26,7 +26,7 @@ pub const MAX_ADDRESS_PAIRS: usize = 64;
 pub const MAX_SECURITY_GROUPS: usize = 16;
 
 /// Most underlay paths of a host.
-pub const MAX_PATHS: usize = 8;
+pub const MAX_PATHS: usize = 16;
 
 /// Most aliases of a host.
 pub const MAX_ALIASES: usize = 4096;

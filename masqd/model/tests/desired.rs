@@ -442,11 +442,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "paths = 3",
         "vnic \"blue-1\": field paths: 3 lies outside 1 to 2, the underlay addresses of host \"h1\"",
     ),
-    ("paths = 2", "paths = 0", "vnic \"blue-1\": field paths: 0 lies outside 1 to 8"),
+    ("paths = 2", "paths = 0", "vnic \"blue-1\": field paths: 0 lies outside 1 to 16"),
     (
         "mac = \"52:54:00:64:00:01\"\naddresses = [\"192.168.0.1\"]",
-        "mac = \"52:54:00:64:00:01\"\naddresses = [\"192.168.0.1\"]\npaths = 9",
-        "vnic \"red-1\": field paths: 9 lies outside 1 to 8",
+        "mac = \"52:54:00:64:00:01\"\naddresses = [\"192.168.0.1\"]\npaths = 17",
+        "vnic \"red-1\": field paths: 17 lies outside 1 to 16",
     ),
     (
         "dedicated_alias = \"10.79.0.1\"",
@@ -664,7 +664,7 @@ fn every_mistake_is_reported_not_only_the_first() {
         .replace("vni = 200", "vni = 100")
         .replace("fd00::2", "nowhere")
         .replace("\"deny\"", "\"drop\"")
-        .replace("paths = 2", "paths = 9")
+        .replace("paths = 2", "paths = 17")
         .replace("dscp = 46", "dscp = 99");
     let found = problems(&text);
     assert_eq!(found.len(), 7, "{found:#?}");
@@ -705,8 +705,8 @@ fn lists_are_bounded() {
     );
     check(
         &|n| GOOD.replace("[\"fd00::2\"]", &list(n)),
-        8,
-        "host \"h2\": field underlay: 9 addresses; at most 8 are possible",
+        16,
+        "host \"h2\": field underlay: 17 addresses; at most 16 are possible",
     );
     check(
         &|n| GOOD.replace("[\"192.168.0.100/32\"]", &list(n)),

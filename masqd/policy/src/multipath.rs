@@ -6,7 +6,7 @@ use masq_types::{Features, WireQpn};
 
 use crate::rename::Peer;
 
-/// How many wire numbers a queue pair with several paths takes at a vNIC with so many: one for each, rounded up to a power of two. The first of them is a
+/// How many wire numbers a queue pair with several paths has at a vNIC with so many: one for each, rounded up to a power of two. The first of them is a
 /// multiple, and no other queue pair of such a vNIC has a number that is one. So a peer tells by the number, and by the vNIC's endpoint
 /// record, which queue pairs use several paths.
 pub fn group_len(paths: usize) -> u32 {
@@ -138,6 +138,6 @@ mod tests {
 
     #[test]
     fn groups_have_room_for_all_paths() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 8].map(group_len), [1, 1, 2, 4, 4, 8, 8]);
+        assert_eq!([0, 1, 2, 3, 4, 5, 8, 10, 16].map(group_len), [1, 1, 2, 4, 4, 8, 8, 16, 16]);
     }
 }

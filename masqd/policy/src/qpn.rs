@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn groups_are_told_by_their_numbers() {
-        for (group_len, start) in [(2, 0), (4, 4093), (8, 77)] {
+        for (group_len, start) in [(2, 0), (4, 4093), (8, 77), (16, 4095)] {
             let block = QpnBlock::new(4096, 4096).unwrap();
             let reserved = WireQpn::new(4096 + 9);
             let mut pool = QpnPool::new(vec![block], reserved, group_len, start);

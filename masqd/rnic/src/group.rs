@@ -27,6 +27,11 @@ mod paths;
 
 pub use paths::{Arrivals, Described, PathChange, Paths};
 
+/// Members of a group: a bit for each number.
+pub type MemberSet = u16;
+
+const _: () = assert!(GroupAttr::MAX_MEMBERS as u32 <= MemberSet::BITS);
+
 /// A queue pair's place in a group of its vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -47,7 +52,7 @@ impl Member {
 #[derive(Debug)]
 pub struct Group {
     chunks: ChunkRing,
-    /// How many wire numbers it has.
+    /// How many members it can have.
     most: u8,
     /// By number, from RTR on. None as long as there is one path only: then the queue pair is like any other.
     members: Vec<Sub>,
@@ -70,9 +75,9 @@ pub struct Group {
     left_by_leader: bool,
     failure: Option<GroupFailure>,
     /// Which members have no request of those that were begun before SQD any more: a bit for each.
-    drained: u8,
+    drained: MemberSet,
     /// Who has something to do by what came of others: a bit for each member.
-    wakes: u8,
+    wakes: MemberSet,
     /// Its members' failures are dealt with by whoever has set this.
     pub hands_off: bool,
 }
@@ -139,7 +144,7 @@ impl Group {
     /// A group without members.
     pub fn new(what: &str, attr: GroupAttr, memory: &GuestMemory) -> Result<Self, DriverError> {
         let GroupAttr { members, chunks } = attr;
-        if !(2..=GroupAttr::MAX_MEMBERS).contains(&members) || !members.is_power_of_two() {
+        if !(2..=GroupAttr::MAX_MEMBERS).contains(&members) {
             return Err(DriverError::Invalid(format!("{what}: a group does not have {members} members")));
         }
         Ok(Self {
@@ -257,7 +262,7 @@ impl Group {
     }
 
     /// Who has something to do since this was asked last: a bit for each number.
-    pub fn take_wakes(&mut self) -> u8 {
+    pub fn take_wakes(&mut self) -> MemberSet {
         std::mem::take(&mut self.wakes)
     }
 

@@ -47,6 +47,38 @@ fn a_message_goes_by_all_paths() {
     }
 }
 
+/// As many paths as there can be, and a number that is no power of two: all carry, are drained together, and go on.
+#[test]
+fn many_paths_are_used_and_drained() {
+    const LEN: u32 = 3 << 20;
+    for count in [10, usize::from(GroupAttr::MAX_MEMBERS)] {
+        let mut m = Multi::new(count);
+        assert_eq!((m.a_qp.chunks.paths(), m.b_qp.chunks.paths()), (count as u32, count as u32));
+        for round in 0..3 {
+            let data = pattern(LEN as usize, round as u8);
+            m.a.write(m.a_mr.gpa, &data);
+            let before: Vec<u64> = m.paths().iter().map(|p| p.chunks).collect();
+            m.message(SEND_OP_RDMA_WRITE, round, 0, LEN, CHUNK);
+            assert_eq!(m.completion(), (round, WC_SUCCESS));
+            assert!(m.b.read(m.b_mr.gpa, LEN as usize) == data, "{count} paths, round {round}");
+            let (sent, after) = (m.a_qp.qp.sq.producer(), m.paths());
+            m.a_qp.qp.sq.complete(sent);
+            assert_eq!(after.len(), count);
+            for (path, (before, after)) in before.iter().zip(after).enumerate() {
+                assert!(after.chunks > *before, "path {path} of {count}, round {round}");
+                assert_eq!(after.ends.remote_qpn.get(), m.b_qp.qp.wire.get() + path as u32);
+            }
+            let sqd =
+                QpChange { to: Some(QpState::Sqd), sq_drained_notify: Some(true), ..QpChange::default() };
+            m.a.modify(&mut m.net, &m.a_qp.qp, sqd).unwrap();
+            m.net.run(20);
+            let drained = m.net.events[0].take();
+            assert!(matches!(drained[..], [Event::SqDrained { .. }]), "{count} paths: {drained:?}");
+            m.modify_a(QpState::Rts);
+        }
+    }
+}
+
 /// Messages one after another: their completions come in the order of the send queue, and small ones between them as well.
 #[test]
 fn completions_come_in_order() {

@@ -87,12 +87,16 @@ fn chunks_that_are_never_done_do_not_pile_up() {
 #[test]
 fn groups_are_described_consistently() {
     let mut m = Multi::new(4);
-    let cases: [fn(&mut QpInit); 8] = [
+    let cases: [fn(&mut QpInit); 9] = [
         |q| q.group.as_mut().unwrap().members = 0,
         |q| q.group.as_mut().unwrap().members = 1,
-        |q| q.group.as_mut().unwrap().members = 3,
-        |q| q.group.as_mut().unwrap().members = 16,
+        |q| q.group.as_mut().unwrap().members = 17,
+        |q| q.group.as_mut().unwrap().members = 255,
         |q| q.wire_qpn = WireQpn::new(q.wire_qpn.get() + 2).unwrap(),
+        |q| {
+            q.group.as_mut().unwrap().members = 5;
+            q.wire_qpn = WireQpn::new(0x8004).unwrap();
+        },
         |q| q.group.as_mut().unwrap().chunks.stride_shift = 8,
         |q| q.group.as_mut().unwrap().chunks.entries = 63,
         |q| q.qp_type = QpType::Uc,

@@ -200,8 +200,8 @@ def _vm(data, index, hosts, tenants, members, vcpus, memory, root, most_paths):
         raise LabError(f"VM {name}: a station of the underlay has no vNIC that could have aliases")
     memory = _mebibytes(memory or data.get("memory", "1G"), name)
     paths = data.get("paths", 1)
-    if not isinstance(paths, int) or not 1 <= paths <= min(most_paths, 8):
-        raise LabError(f"VM {name}: paths must be 1 to 8, and no more than [underlay] has")
+    if not isinstance(paths, int) or not 1 <= paths <= most_paths:
+        raise LabError(f"VM {name}: paths must be at least 1, and no more than [underlay] has")
     return Vm(name, index, tenant, host, str(address), mac, cpus, memory, root, aliases, underlay, paths)
 
 

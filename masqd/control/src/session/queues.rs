@@ -4,7 +4,6 @@ use masq_driver::{
     Command, CqHandle, CtxHandle, GroupAttr, PageList, PdHandle, QpHandle, QpInit, QpType, Receives, SrqAttr,
     SrqHandle, WorkQueueAttr, XrcSrq, XrcdHandle,
 };
-use masq_policy::multipath::group_len;
 use masq_policy::quota::Resource;
 use masq_types::{Qpn, WireQpn};
 use vrdma_abi::control as abi;
@@ -43,7 +42,7 @@ impl Session {
         tables.extend(kind.has_sq().then_some(r.sq));
         tables.extend(kind.has_rq().then_some(r.rq));
         tables.extend(kind.is_group.then_some(r.chunks));
-        let members = if kind.is_group { group_len(self.config.paths()) } else { 1 };
+        let members = if kind.is_group { self.config.paths() as u8 } else { 1 };
         let mut cost = cost(Resource::Qps, &tables);
         // The hidden ones take as much of the host as others.
         cost[0].1 = members.into();
@@ -68,7 +67,7 @@ impl Session {
                 true => {
                     let ring = pages::read(env.memory, &r.chunks, "the chunk ring")?;
                     let chunks = work_queue(r.chunk_entries, r.sq_stride_shift, r.max_send_sge, ring);
-                    Some(GroupAttr { members: members as u8, chunks })
+                    Some(GroupAttr { members, chunks })
                 }
                 false => None,
             };

@@ -302,7 +302,10 @@ impl RnicDriver for FakeRnic {
                 if let Some(group) = &qp.group {
                     let chunks = &group.chunks;
                     check_ring(&chunks.ring, chunks.entries, chunks.stride_shift);
-                    assert!(group.members > 1 && qp.wire_qpn.get().is_multiple_of(group.members.into()));
+                    assert!(
+                        group.members > 1
+                            && qp.wire_qpn.get().is_multiple_of(u32::from(group.members).next_power_of_two())
+                    );
                 }
                 let numbers = |q: &QpInit| {
                     let first = q.wire_qpn.get();

@@ -165,10 +165,10 @@ fn realised_state_is_shown() {
 #[test]
 fn refusals_are_told_problem_by_problem() {
     let reply = json!({"error": "the desired state would not be consistent:", "problems": [
-        "vnic \"blue-1\": field vpc: there is no vpc \"blu\"", "vnic \"blue-1\": field paths: 9 lies outside 1 to 8"]});
+        "vnic \"blue-1\": field vpc: there is no vpc \"blu\"", "vnic \"blue-1\": field paths: 17 lies outside 1 to 16"]});
     let server = Recorder::new(&[(422, reply)]);
     let expected = "masqctl: the desired state would not be consistent:\n  \
                     vnic \"blue-1\": field vpc: there is no vpc \"blu\"\n  \
-                    vnic \"blue-1\": field paths: 9 lies outside 1 to 8\n";
-    assert_eq!(server.run("vnic set blue-1 --vpc blu --paths 9").failed(), (1, expected.into()));
+                    vnic \"blue-1\": field paths: 17 lies outside 1 to 16\n";
+    assert_eq!(server.run("vnic set blue-1 --vpc blu --paths 17").failed(), (1, expected.into()));
 }

@@ -8,7 +8,7 @@ use masq_types::WireQpn;
 
 use super::env::QpEnv;
 use super::{Engine, World, ip_overhead};
-use crate::group::{Group, Member};
+use crate::group::{Group, Member, MemberSet};
 use crate::memory::GuestMemory;
 use crate::qp::{Failed, Path, Qp, QpKey};
 use crate::ring::{RingBroken, SendRing};
@@ -145,7 +145,7 @@ impl World {
     fn wake_members(&mut self, key: QpKey) {
         let Some((_, group)) = self.group_of(key) else { return };
         let wakes = group.take_wakes();
-        for number in (0..u8::BITS as usize).filter(|n| wakes >> n & 1 != 0) {
+        for number in (0..MemberSet::BITS as usize).filter(|n| wakes >> n & 1 != 0) {
             let Some((_, group)) = self.group_of(key) else { return };
             let Some(member) = group.member(number) else { return };
             self.schedule(member);
@@ -382,8 +382,8 @@ pub(super) fn new_group(
     if qp_type != QpType::Rc {
         return refused("only reliable connected queue pairs use several paths");
     }
-    if !wire_qpn.get().is_multiple_of(attr.members.max(1).into()) {
-        return refused("the wire number of a group is no multiple of its members");
+    if !wire_qpn.get().is_multiple_of(u32::from(attr.members).next_power_of_two()) {
+        return refused("the wire number of a group is no multiple of as many as it has");
     }
     if queue.map(SendRing::stride_shift) != Some(attr.chunks.stride_shift) {
         return refused("the chunk ring has another stride than the send queue");

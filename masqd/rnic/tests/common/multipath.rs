@@ -48,7 +48,7 @@ pub struct Multi {
 }
 
 impl Multi {
-    /// Connected by `paths` of four paths.
+    /// Connected by `paths` paths, of four or as many.
     pub fn new(paths: usize) -> Self {
         Self::with(paths, None, &Options::default())
     }
@@ -63,7 +63,7 @@ impl Multi {
     pub fn on(mut net: Net, b_engine: usize, paths: usize, options: &Options) -> Self {
         const MEMORY: u64 = 16 << 20;
         const VNI: u32 = 100;
-        let addresses = [(); 2].map(|()| (0..4).map(|_| fresh_address()).collect::<Vec<_>>());
+        let addresses = [(); 2].map(|()| (0..paths.max(4)).map(|_| fresh_address()).collect::<Vec<_>>());
         let mut attach = |engine, id, own: &Vec<String>| {
             let own: Vec<&str> = own.iter().map(String::as_str).collect();
             Guest::attach_at(&mut net, engine, id, VNI, &own, MEMORY)
@@ -72,7 +72,9 @@ impl Multi {
         let mut b = attach(b_engine, 2, &addresses[1]);
         let (a_cq, b_cq) = (a.cq(&mut net, 256), b.cq(&mut net, 256));
         let (a_mr, b_mr) = (a.mr(&mut net, MR, all_access()), b.mr(&mut net, MR, all_access()));
-        let (a_qp, b_qp) = (a.group(&mut net, &a_cq), b.group(&mut net, &b_cq));
+        let members = |init: &mut QpInit| init.group.as_mut().unwrap().members = paths.max(4) as u8;
+        let a_qp = a.try_group(&mut net, &a_cq, members).unwrap();
+        let b_qp = b.try_group(&mut net, &b_cq, members).unwrap();
         let addresses = addresses.map(|own| own.iter().map(|a| a.parse().unwrap()).collect());
         let mut multi = Multi { net, a, b, a_cq, b_cq, a_mr, b_mr, a_qp, b_qp, addresses };
         multi.connect(paths, options);
@@ -218,7 +220,7 @@ impl Guest {
         let pages = ring_pages(CHUNKS, SHIFT);
         let chunks_gpa = self.alloc(pages);
         let ring = self.pages(chunks_gpa, pages);
-        let number = 0x4000 * (self.id.0 + 1) + 4 * self.handle();
+        let number = 0x4000 * (self.id.0 + 1) + 16 * self.handle();
         let qp = self.try_qp_with(net, cq, cq, |init| {
             let chunks = WorkQueueAttr { entries: CHUNKS, stride_shift: SHIFT, max_sge: 26, ring };
             init.group = Some(GroupAttr { members: 4, chunks });

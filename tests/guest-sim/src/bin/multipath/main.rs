@@ -23,6 +23,9 @@ pub type Test = (&'static str, fn(&World));
 /// Paths between the hosts.
 pub const PATHS: u8 = 4;
 
+/// Paths where there are as many as there can be.
+pub const MOST_PATHS: u8 = 16;
+
 /// Bytes of a chunk, if nothing else is said.
 pub const CHUNK: usize = 64 << 10;
 
@@ -110,14 +113,16 @@ pub fn post_message(
     until.wrapping_sub(first)
 }
 
-/// What the hosts have sent over each path.
-pub fn sent(world: &World) -> Vec<[u64; 2]> {
+/// What the hosts have sent over each of so many paths.
+pub fn sent(world: &World, paths: u8) -> Vec<[u64; 2]> {
     let of = |path, host| world.cluster.sent_bytes(host, path).expect("the link's counters");
-    (0..PATHS).map(|path| [of(path, 1), of(path, 2)]).collect()
+    (0..paths).map(|path| [of(path, 1), of(path, 2)]).collect()
 }
 
-fn start(programs: &std::path::Path, masqd_args: Vec<String>) -> std::io::Result<World> {
-    World::start(programs, Layout { paths: PATHS, fewer_paths: vec![("blue-5", 1)], masqd_args, ..layout() })
+fn start(programs: &std::path::Path, paths: u8, masqd_args: Vec<String>) -> std::io::Result<World> {
+    let mut fewer_paths = vec![("blue-5", 1)];
+    fewer_paths.extend((paths == MOST_PATHS).then_some(("blue-2", 10)));
+    World::start(programs, Layout { paths, fewer_paths, masqd_args, ..layout() })
 }
 
 fn main() -> ExitCode {
@@ -129,15 +134,16 @@ fn main() -> ExitCode {
         .concat();
     let faults = ["--inject-faults", "drop=0.01,duplicate=0.01,reorder=0.02,corrupt=0.005,seed=7"];
     let engines = ["--engines", "2"];
-    for (args, tests) in [
-        (vec![], clean),
-        (faults.map(String::from).to_vec(), [messages::LOSSY_TESTS, sends::LOSSY_TESTS].concat()),
-        (engines.map(String::from).to_vec(), [messages::ENGINE_TESTS, sends::ENGINE_TESTS].concat()),
+    for (paths, args, tests) in [
+        (PATHS, vec![], clean),
+        (MOST_PATHS, vec![], messages::MANY_PATHS_TESTS.to_vec()),
+        (PATHS, faults.map(String::from).to_vec(), [messages::LOSSY_TESTS, sends::LOSSY_TESTS].concat()),
+        (PATHS, engines.map(String::from).to_vec(), [messages::ENGINE_TESTS, sends::ENGINE_TESTS].concat()),
     ] {
         if !tests.iter().any(|(name, _)| runner.wants(name)) {
             continue;
         }
-        let mut world = match start(&programs, args.clone()) {
+        let mut world = match start(&programs, paths, args.clone()) {
             Ok(world) => world,
             Err(e) => {
                 eprintln!("multipath: the hosts do not start: {e}");
@@ -148,7 +154,7 @@ fn main() -> ExitCode {
             let tails = world.cluster.tails();
             let passed = runner.case(name, move || tails.read(15), || test(&world));
             if !passed {
-                match start(&programs, args.clone()) {
+                match start(&programs, paths, args.clone()) {
                     Ok(again) => world = again,
                     Err(_) => return ExitCode::FAILURE,
                 }

@@ -5,16 +5,24 @@ use guest_sim::verbs::{QpCaps, wr};
 use vrdma_abi::control::{QP_STATE_RESET, QP_STATE_RTS};
 use vrdma_abi::ring::*;
 
-use crate::{Ends, PATHS, Test, post_message, sent};
+use crate::{Ends, MOST_PATHS, PATHS, Test, post_message, sent};
 
 pub const TESTS: &[Test] = &[
-    ("a_write_goes_by_all_paths", |w| by_all_paths(w, SEND_OP_RDMA_WRITE)),
-    ("a_read_goes_by_all_paths", |w| by_all_paths(w, SEND_OP_RDMA_READ)),
+    ("a_write_goes_by_all_paths", |w| by_all_paths(w, "blue-1", PATHS, SEND_OP_RDMA_WRITE)),
+    ("a_read_goes_by_all_paths", |w| by_all_paths(w, "blue-1", PATHS, SEND_OP_RDMA_READ)),
     ("both_ends_at_once", both_ways),
     ("many_queue_pairs_with_several_paths", many),
     ("random_messages", random),
     ("a_queue_pair_is_reset_and_used_again", again),
-    ("numbers_and_quotas_of_hidden_queue_pairs", numbers),
+    ("numbers_and_quotas_of_hidden_queue_pairs", |w| numbers(w, "blue-1", PATHS)),
+];
+
+/// Where there are as many paths as there can be, and one vNIC has ten.
+pub const MANY_PATHS_TESTS: &[Test] = &[
+    ("a_write_goes_by_sixteen_paths", |w| by_all_paths(w, "blue-1", MOST_PATHS, SEND_OP_RDMA_WRITE)),
+    ("a_read_goes_by_ten_paths", |w| by_all_paths(w, "blue-2", 10, SEND_OP_RDMA_READ)),
+    ("random_messages_over_sixteen_paths", random),
+    ("numbers_and_quotas_of_ten_paths", |w| numbers(w, "blue-2", 10)),
 ];
 
 pub const LOSSY_TESTS: &[Test] = &[("random_messages_over_bad_links", random)];
@@ -23,8 +31,8 @@ pub const ENGINE_TESTS: &[Test] =
 
 const BYTES: usize = 3 << 20;
 
-fn by_all_paths(world: &World, opcode: u8) {
-    let e = Ends::open(world);
+fn by_all_paths(world: &World, vnic: &str, paths: u8, opcode: u8) {
+    let e = Ends::of(world, vnic, "blue-3");
     let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
     let data = pattern(opcode.into(), BYTES);
     let (from, to, sender) = match opcode {
@@ -33,8 +41,8 @@ fn by_all_paths(world: &World, opcode: u8) {
     };
     from.write(0, &data);
     let c = e.connect();
-    assert_eq!((c.a.paths(), c.b.paths()), (PATHS.into(), PATHS.into()));
-    let before = sent(world);
+    assert_eq!((c.a.paths(), c.b.paths()), (paths.into(), paths.into()));
+    let before = sent(world, paths);
     let chunks = post_message(&c, opcode, 7, (&here, &there), 0, BYTES);
     let cqe = c.a.send_completion();
     assert_status(&cqe, WC_SUCCESS);
@@ -44,8 +52,8 @@ fn by_all_paths(world: &World, opcode: u8) {
     assert_same(&to.read(0, BYTES), &data, "the message");
     assert_eq!(c.a.chunk_indexes(), (chunks, chunks));
     assert!(c.a.send_cq().poll().is_none(), "one completion");
-    // More than a chunk by each, whatever else the links carry.
-    for (path, (before, after)) in before.iter().zip(sent(world)).enumerate() {
+    // A chunk and its headers by each, whatever else the links carry.
+    for (path, (before, after)) in before.iter().zip(sent(world, paths)).enumerate() {
         let bytes = after[sender] - before[sender];
         assert!(bytes > crate::CHUNK as u64, "path {path} has carried {bytes} bytes");
     }
@@ -170,9 +178,9 @@ fn again(world: &World) {
 }
 
 /// A group has as many numbers as paths, and takes as much of the quota; no other queue pair has any of them.
-fn numbers(world: &World) {
-    let e = Ends::open(world);
-    let used = || world.cluster.objects("blue-1")["qps"];
+fn numbers(world: &World, vnic: &str, paths: u8) {
+    let e = Ends::of(world, vnic, "blue-3");
+    let used = || world.cluster.objects(vnic)["qps"];
     let (mut groups, mut plain) = (Vec::new(), Vec::new());
     for i in 0..64 {
         match i % 3 {
@@ -180,10 +188,10 @@ fn numbers(world: &World) {
             _ => plain.push(e.a.qp(&QpCaps::default(), 64)),
         }
     }
-    let paths = u32::from(PATHS);
+    let (paths, aligned) = (u32::from(paths), u32::from(paths).next_power_of_two());
     let mut all: Vec<u32> = groups.iter().flat_map(|q| q.qpn..q.qpn + paths).collect();
     all.extend(plain.iter().map(|q| q.qpn));
-    assert!(groups.iter().all(|q| q.qpn % paths == 0) && plain.iter().all(|q| q.qpn % paths != 0));
+    assert!(groups.iter().all(|q| q.qpn % aligned == 0) && plain.iter().all(|q| q.qpn % aligned != 0));
     let count = all.len();
     all.sort_unstable();
     all.dedup();

@@ -87,7 +87,7 @@ fn by_all_paths(world: &World, shared: bool) {
             Some(srq) => srq.post_recv(id, &sges).unwrap(),
             None => c.b.post_recv(id, &sges).unwrap(),
         }
-        let before = sent(world);
+        let before = sent(world, PATHS);
         send(&c, opcode, 10 + id, i as u32, &here, 0, BYTES);
         let cqe = received(&c, id, BYTES);
         sent_is_done(&c, 10 + id);
@@ -95,7 +95,7 @@ fn by_all_paths(world: &World, shared: bool) {
         assert_eq!((cqe.flags & CQE_WITH_IMM, cqe.imm_or_inv), imm);
         assert_same(&there.read(0, BYTES), &data, "the message");
         assert_same(&there.read(BYTES, 4096), &[0; 4096], "what is behind it");
-        for (path, (before, after)) in before.iter().zip(sent(world)).enumerate() {
+        for (path, (before, after)) in before.iter().zip(sent(world, PATHS)).enumerate() {
             let bytes = after[0] - before[0];
             assert!(bytes > CHUNK as u64, "path {path} has carried {bytes} bytes");
         }
