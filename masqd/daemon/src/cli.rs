@@ -74,7 +74,7 @@ pub struct Args {
 
     /// What decides how fast connected queue pairs send to other hosts: swift (the delay of the network), dcqcn (ECN marks and CNPs)
     /// or none.
-    #[arg(long, value_name = "ALGORITHM", default_value = "none")]
+    #[arg(long, value_name = "ALGORITHM", default_value = "swift")]
     pub congestion: Congestion,
 
     /// What packets from the underlay suffer on purpose, in tests: drop=P,duplicate=P,reorder=P,corrupt=P,ecn=P,delay=MICROSECONDS,seed=N.

@@ -3,6 +3,7 @@
 //! What is compared takes turns, because other work on the machine disturbs both; medians are compared. Each part is one
 //! file; those that measure masqd go through guests without VMs (`guest_sim`), the others drive an engine in this process.
 
+mod congestion;
 mod crowd;
 mod fair;
 mod flows;
@@ -89,6 +90,8 @@ enum Part {
     Loss,
     /// Many flows at the same time, beside one.
     Flows,
+    /// What congestion control costs where nothing is congested.
+    Congestion,
     /// Flows that share a slow link, with and without congestion control.
     Fair,
     /// Connections over several slow links.
@@ -117,6 +120,7 @@ fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
         Part::Underlay => underlay::measure(effort),
         Part::Loss => loss::measure(effort),
         Part::Flows => flows::measure(effort),
+        Part::Congestion => congestion::measure(effort),
         Part::Fair => fair::measure(effort),
         Part::Multipath => multipath::measure(effort),
         Part::DeadPath => multipath::measure_death(effort),
