@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use masq_driver::QpType;
 use masq_rnic::transport::*;
-use masq_types::Psn;
+use masq_types::{Features, Psn};
 use masq_wire::{Ecn, Extension, Kind, Opcode, PacketRepr, parse};
 use transport_support::*;
 
@@ -173,6 +173,28 @@ fn answers_to_reads_are_paced() {
             none == 0 && handled > 0 && slow > fast + MS * 10,
             "{congestion:?} {fast:?} {slow:?} {handled}"
         );
+    }
+}
+
+/// One packet in twenty is lost, without a queue: as with TCP some five packets are on their way then. What is sent again spoils most measurements of the
+/// round trip, of a READ almost all.
+#[test]
+fn a_bad_link_leaves_a_share_of_the_speed() {
+    for (op, at_most) in [(SendOp::Write, 20), (SendOp::Read, 60)] {
+        let took = |congestion: Congestion| {
+            let setup = Setup { features: [Features::SELECTIVE; 2], ..setup(congestion) };
+            let mut pair = Pair::with_memory(&setup);
+            pair.faults = Faults { loss: 5, ..Faults::default() };
+            let begun = pair.now;
+            for i in 0..100 {
+                pair.post_send(0, send(op, i, LEN));
+                pair.run();
+            }
+            assert!(pair.ends[0].world.of(WorkQueue::Send).iter().all(|c| c.status == Status::Success));
+            pair.now.since(begun)
+        };
+        let (free, held) = (took(Congestion::None), took(Congestion::Swift));
+        assert!(held < free * at_most, "{op:?}: {held:?}, without control {free:?}");
     }
 }
 

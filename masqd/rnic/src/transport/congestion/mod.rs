@@ -73,6 +73,9 @@ trait CongestionControl {
     /// A packet has been acknowledged that was timed.
     fn on_ack(&mut self, now: Time, sample: &Sample);
 
+    /// Something has been acknowledged, and nothing that was timed: on a bad link what is sent again spoils most measurements.
+    fn on_progress(&mut self, _now: Time) {}
+
     /// The peer reports a mark of congestion. Returns whether that changed anything.
     fn on_cnp(&mut self, now: Time) -> bool;
 
@@ -228,7 +231,10 @@ impl Flow {
 
     /// Of `before` packets that were on their way, `after` still are; the answer has told `sample`.
     pub(super) fn acknowledged(&mut self, now: Time, before: u32, after: u32, sample: Option<&Sample>) {
-        ask!(self.control, c => sample.into_iter().for_each(|s| c.on_ack(now, s)), return);
+        ask!(self.control, c => match sample {
+            Some(sample) => c.on_ack(now, sample),
+            None => c.on_progress(now),
+        }, return);
         // Packets differ in length; what is on its way is that share of the bytes, and nothing when there are none.
         self.in_flight = (self.in_flight / u64::from(before.max(1))).saturating_mul(after.into());
     }

@@ -38,6 +38,8 @@ const SMALLEST_GAIN: u64 = 16;
 const FAR_BELOW: u8 = 3;
 /// Round trips that one measurement counts for at most: a small window has a packet on its way only now and then.
 const MOST_ROUND_TRIPS: u64 = 32;
+/// Round trips without a measurement after which progress alone lets it grow.
+const UNMEASURED: u64 = 4;
 /// Timeouts in a row after which the window is the smallest.
 const TIMEOUTS: u8 = 5;
 /// Losses of this share of all packets count, whatever the delay.
@@ -59,6 +61,7 @@ pub(super) struct Swift {
     smoothed: Duration,
     /// The last measurement.
     last_delay: Option<Duration>,
+    /// When it was made; or when progress stood in for one.
     last_sample: Time,
     last_decrease: Option<Time>,
     far_below: u8,
@@ -104,6 +107,12 @@ impl Swift {
         (window / GAIN_SHARE).clamp(packet / SMALLEST_GAIN, packet).max(1)
     }
 
+    /// What it gains in `since`, where a round trip takes `once`.
+    fn gain_in(&self, since: Duration, once: Duration) -> u64 {
+        let (since, once) = (nanos(since), nanos(once).max(1));
+        self.gain() * since.min(once.saturating_mul(MOST_ROUND_TRIPS)) / once
+    }
+
     fn grow(&mut self, bytes: u64) {
         let window = u64::from(self.window).saturating_add(bytes).min(self.whole.into());
         self.window = window as u32;
@@ -127,8 +136,9 @@ impl Swift {
 }
 
 impl CongestionControl for Swift {
-    fn on_sent(&mut self, _now: Time, _bytes: u64) {
-        self.sent += 1;
+    fn on_sent(&mut self, _now: Time, bytes: u64) {
+        let packets = bytes.div_ceil(self.packet.into());
+        self.sent = self.sent.saturating_add(u32::try_from(packets).unwrap_or(u32::MAX));
         if self.sent >= LOSS_MEMORY {
             (self.sent, self.lost) = (self.sent / 2, self.lost / 2);
         }
@@ -155,17 +165,26 @@ impl CongestionControl for Swift {
             return;
         }
         self.far_below = if delay * 2 < target { self.far_below.saturating_add(1) } else { 0 };
-        let gain = self.gain();
-        let by_time = {
-            let (since, once) = (nanos(since), nanos(self.smoothed).max(1));
-            gain * since.min(once.saturating_mul(MOST_ROUND_TRIPS)) / once
-        };
+        let (gain, by_time) = (self.gain(), self.gain_in(since, self.smoothed));
         let by_itself = match self.far_below {
             1.. if self.begins => u64::from(self.window),
             far if far > FAR_BELOW && self.window >= self.packet => u64::from(self.window) / 4,
             _ => 0,
         };
         self.grow(by_time.min(gain.max(self.window.into())).max(by_itself));
+    }
+
+    /// Without this, who loses a packet in most round trips, as with READs of many packets on a bad link, would only ever become slower.
+    fn on_progress(&mut self, now: Time) {
+        self.timeouts = 0;
+        let queued = self.last_delay.is_some_and(|delay| delay >= self.target());
+        let once = if self.smoothed.is_zero() { BASE_TARGET } else { self.smoothed };
+        let since = now.since(self.last_sample);
+        if queued || nanos(since) < nanos(once).saturating_mul(UNMEASURED) {
+            return;
+        }
+        self.last_sample = now;
+        self.grow(self.gain_in(since, once).min(self.window.into()));
     }
 
     /// A switch has marked a packet: as much a sign of a queue as delay is.
@@ -351,6 +370,38 @@ mod tests {
         ack(&mut s, 20_000, 1500);
         s.on_loss(at(30_000));
         assert_eq!(s.window_bytes(), Some(50_000));
+    }
+
+    #[test]
+    fn progress_without_measurements_lets_it_grow() {
+        let mut s = swift();
+        ack(&mut s, 1000, 100);
+        s.window = 4000;
+        s.on_progress(at(1399));
+        assert_eq!(s.window_bytes(), Some(4000), "the next measurement may come yet");
+        // A packet for each of four round trips, the quarter of a small window.
+        s.on_progress(at(1400));
+        assert_eq!(s.window_bytes(), Some(8000));
+        s.on_progress(at(1500));
+        assert_eq!(s.window_bytes(), Some(8000));
+        // What was measured last counts.
+        ack(&mut s, 2000, 5000);
+        ack(&mut s, 8000, 5000);
+        let before = s.window_bytes();
+        s.on_progress(at(900_000));
+        assert_eq!(s.window_bytes(), before, "there is a queue");
+    }
+
+    /// A READ's piece is as many packets as its answer.
+    #[test]
+    fn a_share_of_losses_is_one_of_packets() {
+        let mut s = swift();
+        ack(&mut s, 1000, 100);
+        for i in 0..1000u32 {
+            s.on_sent(at(0), 64_000);
+            s.on_loss(at(2000 + u64::from(i) * 1000));
+        }
+        assert_eq!(s.window_bytes(), None, "one in sixty-four");
     }
 
     #[test]
