@@ -167,6 +167,8 @@ static int vrdma_qp_rings(struct vrdma_backing *backing, struct ib_qp_init_attr 
 					       udata, &req->sq);
 		if (err)
 			return err;
+	} else if (req->chunk_entries) {
+		return -EOPNOTSUPP;
 	} else {
 		cap->max_send_wr = 0;
 		cap->max_send_sge = 0;

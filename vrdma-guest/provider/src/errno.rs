@@ -11,6 +11,7 @@ impl Errno {
     pub const EIO: Self = Self(libc::EIO);
     pub const ENOMEM: Self = Self(libc::ENOMEM);
     pub const EINVAL: Self = Self(libc::EINVAL);
+    pub const EDQUOT: Self = Self(libc::EDQUOT);
     pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
 
     /// What the calling thread's last system call said.

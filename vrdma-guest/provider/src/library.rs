@@ -6,10 +6,12 @@
 #![allow(unsafe_code)] // Symbols are looked up and cast to the types that driver.h gives them.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use crate::abi::*;
+use crate::errno::Errno;
 use crate::verbs::*;
 
 macro_rules! library_functions {
@@ -78,6 +80,29 @@ library_functions! {
 
 static LIBRARY: OnceLock<Library> = OnceLock::new();
 
+/// `__verbs_log` of driver.h: printf with a level, behind the device's name.
+type Log = unsafe extern "C" fn(*mut verbs_context, u32, *const libc::c_char, ...);
+
+/// Not in every version of the library; nothing depends on it.
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// VERBS_LOG_DEBUG.
+const LOG_DEBUG: u32 = 4;
+
+/// Tells who has asked for it (`VERBS_LOG_LEVEL=4`) what came of an error.
+///
+/// # Safety
+///
+/// `context` must be open, and one of this provider.
+pub unsafe fn debug(context: *mut ibv_context, what: &CStr, Errno(errno): Errno) {
+    let Some(log) = LOG.get() else { return };
+    // SAFETY: the context is at this offset in each context of this provider; the arguments are those that the format names.
+    unsafe {
+        let context = context.byte_sub(offset_of!(verbs_context, context)).cast();
+        log(context, LOG_DEBUG, c"%s (errno %d)\n".as_ptr(), what.as_ptr(), errno);
+    }
+}
+
 /// The functions, once [`load`] has found them.
 pub fn library() -> Option<&'static Library> {
     LIBRARY.get()
@@ -101,6 +126,10 @@ pub fn load(driver: &'static verbs_device_ops) {
     }
     let Some(register) = loaded.symbol(REGISTER_DRIVER) else { return };
     let Some(library) = Library::find(&loaded) else { return };
+    if let Some(log) = loaded.symbol(c"__verbs_log") {
+        // SAFETY: the function of this name and version has this signature.
+        let _ = LOG.set(unsafe { std::mem::transmute::<NonNull<c_void>, Log>(log) });
+    }
     if LIBRARY.set(library).is_err() {
         return;
     }

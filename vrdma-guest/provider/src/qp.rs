@@ -16,6 +16,7 @@ use crate::abi::*;
 use crate::context::{Shared, shared};
 use crate::cq::{Completions, completions};
 use crate::errno::{Errno, pointer, status};
+use crate::library;
 use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
 use crate::multipath::{Multipath, chunk_entries};
@@ -316,8 +317,16 @@ unsafe fn create(
     // reason to refuse.
     let pair = unsafe {
         let created = send_command(shared, context, qp, init, cookie, chunk_entries).or_else(|errno| {
-            // Better one path than none. What is wrong with the rest is wrong still.
-            if chunk_entries == 0 { Err(errno) } else { send_command(shared, context, qp, init, cookie, 0) }
+            // Where there is no room for several paths, or nobody knows of them, one is better than none.
+            if chunk_entries == 0 || ![Errno::EOPNOTSUPP, Errno::EDQUOT, Errno::ENOMEM].contains(&errno) {
+                return Err(errno);
+            }
+            library::debug(
+                context,
+                c"a queue pair has one path: with several, the kernel or the host refuses it",
+                errno,
+            );
+            send_command(shared, context, qp, init, cookie, 0)
         });
         created.and_then(|(reply, comp_mask)| {
             let pair = if !has_sends {

@@ -270,11 +270,24 @@ fn only_reliable_connected_queue_pairs_of_devices_with_several_paths_have_chunk_
     // An older module, a device with one path, a host that refuses.
     assert_eq!(entries(|_| (), IBV_QPT_RC), (0, 4));
     assert_eq!(entries(|kernel| kernel.paths = 1, IBV_QPT_RC), (0, 4));
-    let refusing = |kernel: &mut Kernel| {
-        several(kernel);
-        kernel.refuse_chunks = Some(libc::EOPNOTSUPP);
-    };
-    assert_eq!(entries(refusing, IBV_QPT_RC), (0, 4));
+    let refusing: [fn(&mut Kernel); 3] = [
+        |kernel| (kernel.paths, kernel.refuse_chunks) = (PATHS, Some(libc::EOPNOTSUPP)),
+        |kernel| (kernel.paths, kernel.refuse_chunks) = (PATHS, Some(libc::EDQUOT)),
+        |kernel| (kernel.paths, kernel.refuse_chunks) = (PATHS, Some(libc::ENOMEM)),
+    ];
+    assert_eq!(refusing.map(|refusing| entries(refusing, IBV_QPT_RC)), [(0, 4); 3]);
+}
+
+/// One path is no answer to what is wrong otherwise.
+#[test]
+fn other_refusals_are_the_applications() {
+    let machine =
+        Machine::open_after(|kernel| (kernel.paths, kernel.refuse_chunks) = (PATHS, Some(libc::EINVAL)));
+    let cq = machine.cq(4);
+    let mut init = ibv_qp_init_attr_ex { send_cq: cq, recv_cq: cq, ..machine.init(IBV_QPT_RC, cap(4, 1, 0)) };
+    assert_eq!(machine.qp_ex(&mut init).err(), Some(libc::EINVAL));
+    machine.destroy_cq(cq);
+    machine.close();
 }
 
 #[test]
