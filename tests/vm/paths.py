@@ -55,6 +55,23 @@ def one_path_is_used_where_that_is_all_or_all_that_is_wanted(lab):
 
 
 @test(lab="paths")
+def a_program_has_as_many_paths_as_its_environment_says(lab):
+    place = _, server_vm, client_vm = wide(lab)
+
+    def run(value):
+        setting = f"VRDMA_MULTIPATH={value} ib_write_bw"
+        return both_sides(place, f"ib_write_bw {on(server_vm)} -F -n 30 -s 4194304",
+                          f"{setting} {on(client_vm)} -F -n 30 -s 4194304 {{server}}", 18515)[1]
+
+    for value, used in (("1", 1), ("2", 2), ("3", 3), ("99", PATHS), ("four", PATHS)):
+        said = []
+        parts = shares(client_vm.host, lambda: said.append(run(value)))
+        assert min(parts[:used]) > 0.05 and sum(parts[used:]) < 0.05, f"{value}: the paths take {parts}"
+        complaint = f"VRDMA_MULTIPATH={value} is not a number of paths"
+        assert said[0].count(complaint) == (value == "four"), said[0]
+
+
+@test(lab="paths")
 def every_byte_arrives_and_every_request_completes_once_and_in_order(lab):
     wide_1, wide_2, narrow = (lab.vms[name] for name in ("wide-1", "wide-2", "narrow"))
     for server_vm, client_vm, setting in ((wide_1, wide_2, ""), (wide_1, wide_2, OFF), (narrow, wide_1, ""), (wide_1, narrow, "")):

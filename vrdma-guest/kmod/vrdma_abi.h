@@ -25,7 +25,7 @@
 /* Incompatible changes of the contract; a driver refuses a major version that it does not know. */
 #define VRDMA_ABI_MAJOR 1
 /* Additive changes of the contract. */
-#define VRDMA_ABI_MINOR 3
+#define VRDMA_ABI_MINOR 4
 /* Queue of control commands. */
 #define VRDMA_QUEUE_CONTROL 0
 /* Queue of asynchronous events. */
@@ -1128,14 +1128,17 @@ struct vrdma_work_header {
 	__u32 taken;
 	/* In a chunk ring, from RTR on: how many paths are used, at least 1. With 1 the ring is not used. Only the RNIC stores it. */
 	__u32 paths;
+	/* In a chunk ring: how many paths may carry chunks at a time; 0: as many as there are. Only the guest stores it, before RTR. Since version 1.4. */
+	__u32 most_paths;
 	/* Zero. */
-	__u32 reserved[13];
+	__u32 reserved[12];
 };
 static_assert(sizeof(struct vrdma_work_header) == 64, "size of vrdma_work_header");
 static_assert(offsetof(struct vrdma_work_header, producer) == 0, "offset of vrdma_work_header.producer");
 static_assert(offsetof(struct vrdma_work_header, taken) == 4, "offset of vrdma_work_header.taken");
 static_assert(offsetof(struct vrdma_work_header, paths) == 8, "offset of vrdma_work_header.paths");
-static_assert(offsetof(struct vrdma_work_header, reserved) == 12, "offset of vrdma_work_header.reserved");
+static_assert(offsetof(struct vrdma_work_header, most_paths) == 12, "offset of vrdma_work_header.most_paths");
+static_assert(offsetof(struct vrdma_work_header, reserved) == 16, "offset of vrdma_work_header.reserved");
 
 /* First stride of a completion queue. */
 struct vrdma_cq_header {

@@ -54,6 +54,8 @@ pub struct Group {
     chunks: ChunkRing,
     /// How many members it can have.
     most: u8,
+    /// Members below this number take chunks.
+    takers: u32,
     /// By number, from RTR on. None as long as there is one path only: then the queue pair is like any other.
     members: Vec<Sub>,
     /// The ways of the paths, by number; as many as members.
@@ -150,6 +152,7 @@ impl Group {
         Ok(Self {
             chunks: ChunkRing::new(&format!("{what}, chunk ring"), chunks, memory)?,
             most: members,
+            takers: 0,
             members: Vec::new(),
             ways: Vec::new(),
             paths: Paths::new(0, Time::ZERO),
@@ -172,7 +175,8 @@ impl Group {
         self.most.into()
     }
 
-    /// It begins, at RTR: with these members, the leader first, or without siblings. The guest is told how many paths that makes.
+    /// It begins, at RTR: with these members, the leader first, or without siblings. The guest is told how many paths that makes, but no more than it wants: then
+    /// the others carry none of its chunks, and are there for the peer's.
     pub fn start(&mut self, memory: &GuestMemory, members: &[QpKey]) -> Result<(), RingBroken> {
         self.clear();
         if members.len() > 1 {
@@ -180,7 +184,9 @@ impl Group {
             self.members = members.iter().map(sub).collect();
         }
         self.chunks.publish_done(memory, self.prefix)?;
-        self.chunks.publish_paths(memory, members.len() as u32)
+        let (most, present) = (self.chunks.most_paths(memory)?, members.len() as u32);
+        self.takers = if most == 0 { present } else { present.min(most) };
+        self.chunks.publish_paths(memory, self.takers)
     }
 
     /// The queue pair is reset: it has no siblings, and its rings begin at 0.
@@ -274,7 +280,7 @@ impl Group {
         work: &mut SendWork,
     ) -> Result<bool, RingBroken> {
         let Some(sub) = self.members.get_mut(usize::from(number)) else { return Ok(false) };
-        if self.failure.is_some() || sub.under_way >= MOST_UNDER_WAY {
+        if self.failure.is_some() || sub.under_way >= MOST_UNDER_WAY || u32::from(number) >= self.takers {
             return Ok(false);
         }
         if !self.next.present {

@@ -79,6 +79,29 @@ fn many_paths_are_used_and_drained() {
     }
 }
 
+/// Where a guest wants fewer paths than there are, its chunks take the first, whatever the peer does; what it wants is looked at when it connects.
+#[test]
+fn a_guest_can_do_with_fewer_paths() {
+    const LEN: u32 = 2 << 20;
+    let mut m = Multi::new(4);
+    for (most, used) in [(1, 1), (2, 2), (3, 3), (4, 4), (5, 4), (u32::MAX, 4), (0, 4)] {
+        m.a_qp.chunks.limit_paths(most);
+        m.renew(4);
+        assert_eq!((m.a_qp.chunks.paths(), m.b_qp.chunks.paths()), (used, 4), "at most {most}");
+        // It counts from the next connection on.
+        m.a_qp.chunks.limit_paths(0);
+        let data = pattern(LEN as usize, used as u8);
+        m.a.write(m.a_mr.gpa, &data);
+        let until = m.message(SEND_OP_RDMA_WRITE, 7, 0, LEN, CHUNK);
+        assert_eq!(m.completion(), (7, WC_SUCCESS));
+        assert!(m.b.read(m.b_mr.gpa, LEN as usize) == data);
+        let carried: Vec<u64> = m.paths().iter().map(|p| p.chunks).collect();
+        assert_eq!((carried.len(), carried.iter().sum::<u64>()), (4, until.into()));
+        let users = carried.iter().filter(|chunks| **chunks > 0).count();
+        assert!(users == used as usize && carried[..users].iter().all(|chunks| *chunks > 0), "{carried:?}");
+    }
+}
+
 /// Messages one after another: their completions come in the order of the send queue, and small ones between them as well.
 #[test]
 fn completions_come_in_order() {

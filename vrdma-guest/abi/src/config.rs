@@ -8,7 +8,7 @@ abi_constants! {
     /// Incompatible changes of the contract; a driver refuses a major version that it does not know.
     pub const ABI_MAJOR: u16 = 1;
     /// Additive changes of the contract.
-    pub const ABI_MINOR: u16 = 3;
+    pub const ABI_MINOR: u16 = 4;
     /// Queue of control commands.
     pub const QUEUE_CONTROL: u16 = 0;
     /// Queue of asynchronous events.

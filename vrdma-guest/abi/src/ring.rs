@@ -34,7 +34,8 @@
 //! - [`WorkHeader::taken`] of the chunk ring is the index of the first chunk that is not done: the RNIC stores it with release, and entries below it may be
 //!   reused. Indexes are compared by their wrapping difference.
 //! - At the move to RTR the RNIC stores [`WorkHeader::paths`] with release, before it answers. With 1 (the peer is on the same host, or has one path, or does not
-//!   know the protocol) the guest puts nothing into the chunk ring.
+//!   know the protocol) the guest puts nothing into the chunk ring. A guest that wants fewer than there are stores [`WorkHeader::most_paths`] before; then the RNIC
+//!   answers no more than that. It is about this end's chunks: what the peer sends may come by all. Hosts before version 1.4 look at nothing there.
 //! - A chunk that fails fails the queue pair: the first request of the send queue that is not done completes with the chunk's status, all others are flushed.
 //!
 //! # Completion queues
@@ -187,8 +188,10 @@ abi_structs! {
         pub taken: u32,
         /// In a chunk ring, from RTR on: how many paths are used, at least 1. With 1 the ring is not used. Only the RNIC stores it.
         pub paths: u32,
+        /// In a chunk ring: how many paths may carry chunks at a time; 0: as many as there are. Only the guest stores it, before RTR. Since version 1.4.
+        pub most_paths: u32,
         /// Zero.
-        pub reserved: [u32; 13],
+        pub reserved: [u32; 12],
     }
 
     /// First stride of a completion queue.

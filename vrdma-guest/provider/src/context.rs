@@ -70,7 +70,7 @@ impl Shared {
         }
         let first_queue = u16::try_from(reply.kick_value).map_err(|_| Errno::EOPNOTSUPP)?;
         let kick = KickPages::new(kick, doorbells.slots(), first_queue);
-        let multipath = Offer::of(&reply, std::env::var_os(multipath::SWITCH).as_deref());
+        let multipath = Offer::of(&reply, multipath::most_paths_wanted());
         Ok(Self { library, cmd_fd, table: Table::default(), multipath, doorbells, kick })
     }
 

@@ -13,6 +13,7 @@ use crate::send::{SendRequest, SendRing};
 use crate::work::PostError;
 
 const PATHS: usize = offset_of!(WorkHeader, paths);
+const MOST_PATHS: usize = offset_of!(WorkHeader, most_paths);
 
 /// The guest's side of a chunk ring.
 ///
@@ -29,6 +30,11 @@ impl<M: SharedMemory> ChunkRing<M> {
     /// How many paths the queue pair uses: 0 before RTR. With 1 nothing is to be posted here.
     pub fn paths(&self) -> u32 {
         self.0.0.memory.load_acquire(PATHS)
+    }
+
+    /// Of the paths that there are, no more than so many are to carry chunks, from the next RTR on; 0: as many as there are.
+    pub fn limit_paths(&mut self, most: u32) {
+        self.0.0.memory.store_release(MOST_PATHS, most);
     }
 
     /// Writes a chunk. The RNIC sees it after [`publish`](Self::publish).
@@ -113,5 +119,7 @@ mod tests {
         memory.store_release(PATHS, 4);
         ring.reset();
         assert_eq!(ring.paths(), 4);
+        ring.limit_paths(2);
+        assert_eq!((memory.load_acquire(MOST_PATHS), ring.paths()), (2, 4));
     }
 }

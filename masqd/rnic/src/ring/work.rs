@@ -21,6 +21,7 @@ use crate::transport::{Bind, KeyChange, RecvWork, Registration, SendOp, SendWork
 const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
 const TAKEN: usize = std::mem::offset_of!(WorkHeader, taken);
 const PATHS: usize = std::mem::offset_of!(WorkHeader, paths);
+const MOST_PATHS: usize = std::mem::offset_of!(WorkHeader, most_paths);
 const SGE_BYTES: usize = vrdma_abi::ring::Sge::SIZE;
 
 /// The ring can no longer be read: the guest announced more entries than it has, or its memory has gone. The queue
@@ -405,6 +406,11 @@ impl ChunkRing {
     /// Tells the guest that the chunks below `index` are done.
     pub fn publish_done(&self, memory: &GuestMemory, index: u32) -> Result<(), RingBroken> {
         self.publish(memory, TAKEN, index)
+    }
+
+    /// How many paths the guest wants chunks to take at most; 0 means all.
+    pub fn most_paths(&self, memory: &GuestMemory) -> Result<u32, RingBroken> {
+        self.ring.pages.header(memory).and_then(|h| h.load_u32(MOST_PATHS)).ok_or(RingBroken)
     }
 
     /// Tells the guest how many paths are used.

@@ -34,6 +34,15 @@ impl Qp {
         self.chunks().ring.lock().unwrap().paths()
     }
 
+    /// From the next RTR on, its chunks take no more than so many paths.
+    ///
+    /// # Panics
+    /// When it has no chunk ring.
+    #[track_caller]
+    pub fn limit_paths(&self, most: u32) {
+        self.chunks().ring.lock().unwrap().limit_paths(most);
+    }
+
     /// Posts a chunk, without a doorbell; the index behind it. What is posted to the send queue next rings.
     ///
     /// # Panics

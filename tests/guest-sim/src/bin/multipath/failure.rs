@@ -21,7 +21,7 @@ pub const TESTS: &[Test] = &[
 const BYTES: usize = 3 << 20;
 
 /// What a host tells of the paths of a vNIC's only connection.
-fn paths(world: &World, host: u8, vnic: &str) -> Vec<Value> {
+pub fn paths(world: &World, host: u8, vnic: &str) -> Vec<Value> {
     let (status, text) = world.cluster.get(host, &format!("/v1/queue-pairs?vnic={vnic}")).expect("an answer");
     assert_eq!(status, 200, "{text}");
     let all: Vec<Value> = serde_json::from_str(&text).expect("queue pairs");

@@ -1,15 +1,17 @@
 //! Large messages: all bytes, by all paths, one completion.
 
-use guest_sim::suite::{Rng, Setup, World, assert_same, assert_status, pattern};
+use guest_sim::suite::{Conn, Rng, Setup, World, assert_same, assert_status, pattern};
 use guest_sim::verbs::{QpCaps, wr};
 use vrdma_abi::control::{QP_STATE_RESET, QP_STATE_RTS};
 use vrdma_abi::ring::*;
 
+use crate::failure::paths;
 use crate::{Ends, MOST_PATHS, PATHS, Test, post_message, sent};
 
 pub const TESTS: &[Test] = &[
     ("a_write_goes_by_all_paths", |w| by_all_paths(w, "blue-1", PATHS, SEND_OP_RDMA_WRITE)),
     ("a_read_goes_by_all_paths", |w| by_all_paths(w, "blue-1", PATHS, SEND_OP_RDMA_READ)),
+    ("a_guest_that_wants_fewer_paths", fewer),
     ("both_ends_at_once", both_ways),
     ("many_queue_pairs_with_several_paths", many),
     ("random_messages", random),
@@ -59,13 +61,38 @@ fn by_all_paths(world: &World, vnic: &str, paths: u8, opcode: u8) {
     }
 }
 
+/// A guest sends by as many paths as it wants, and its peer as it wants itself.
+fn fewer(world: &World) {
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
+    let setup = Setup::caps(QpCaps::multipath());
+    let c = Conn { a: e.a.qp(&setup.caps_a, 512), b: e.b.qp(&setup.caps_b, 512) };
+    c.a.limit_paths(2);
+    c.connect_between(&e.a, &e.b, &setup);
+    assert_eq!((c.a.paths(), c.b.paths()), (2, PATHS.into()));
+    let back = Conn { a: c.b.clone(), b: c.a.clone() };
+    let ends = [
+        (&c, (&here, &there), (1, "blue-1"), 2),
+        (&back, (&there, &here), (2, "blue-3"), usize::from(PATHS)),
+    ];
+    for (conn, mr, (host, vnic), used) in ends {
+        mr.0.write(0, &pattern(host.into(), BYTES));
+        post_message(conn, SEND_OP_RDMA_WRITE, 7, mr, 0, BYTES);
+        assert_status(&conn.a.send_completion(), WC_SUCCESS);
+        assert_same(&mr.1.read(0, BYTES), &pattern(host.into(), BYTES), "the message");
+        let carried: Vec<_> = paths(world, host, vnic).iter().map(|p| p["chunks"].as_u64()).collect();
+        let is_used = carried.iter().map(|chunks| *chunks != Some(0));
+        assert!((0..usize::from(PATHS)).map(|path| path < used).eq(is_used), "{vnic}: {carried:?}");
+    }
+}
+
 /// Each end writes and reads at once.
 fn both_ways(world: &World) {
     const HALF: usize = BYTES / 2;
     let e = Ends::open(world);
     let (here, there) = (e.a.buffer(2 * BYTES), e.b.buffer(2 * BYTES));
     let c = e.connect();
-    let back = guest_sim::suite::Conn { a: c.b.clone(), b: c.a.clone() };
+    let back = Conn { a: c.b.clone(), b: c.a.clone() };
     here.write(0, &pattern(1, BYTES));
     there.write(BYTES, &pattern(2, BYTES));
     for round in 0..3 {
