@@ -37,6 +37,8 @@ pub(super) struct Requester {
     flow: Flow,
     /// Something was found lost for the first time while an answer was handled.
     has_lost: bool,
+    /// What is lost before this PSN was on its way when something else was lost, of which congestion control knows.
+    told_until: Option<Psn>,
     /// READ and atomic requests between `una` and `next`.
     fetches: u32,
     /// The PSN behind the last one that asks for an answer since the last time that it was gone back to `una`. The local ACK timeout runs only
@@ -59,6 +61,7 @@ impl Requester {
         self.rtt = Rtt::default();
         self.probe = Probe::default();
         self.recovery = None;
+        self.told_until = None;
         let congestion = link.config.congestion;
         self.flow = if link.is_reliable() {
             let window_packets = link.config.window_packets;
@@ -377,10 +380,11 @@ impl Requester {
             let held = packet.repr.ext.hold().map(HoldRepr::duration);
             let sample = self.rtt.answered(now, receipt.at, self.inflight.una(), held);
             self.flow.acknowledged(now, on_their_way, self.inflight.on_their_way(), sample.as_ref());
+            self.told_until = self.told_until.filter(|until| self.inflight.una().precedes(*until));
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
         }
         if std::mem::take(&mut self.has_lost) {
-            self.flow.lost(now);
+            self.tell_of_loss(now, self.inflight.una());
         }
         if goes_on || self.recovery.is_some() {
             self.probe.heard(now, self.awaits_answer());
@@ -610,6 +614,15 @@ impl Requester {
             Err(Exhausted) => return self.give_up(env, counters),
         }
         Ok(())
+    }
+
+    /// The packet of this PSN, or those before it, are lost.
+    fn tell_of_loss(&mut self, now: Time, psn: Psn) {
+        let again = self.told_until.is_some_and(|until| psn.precedes(until));
+        self.flow.lost(now, again);
+        if !again {
+            self.told_until = Some(self.inflight.high());
+        }
     }
 
     /// How long the peer takes to answer at most, as a rule.

@@ -242,7 +242,7 @@ impl Simulation {
             let Some(oldest) = sender.outstanding.pop_front() else { break };
             if oldest < packet {
                 sender.rtt.forget();
-                sender.flow.lost(now);
+                sender.flow.lost(now, false);
             }
         }
         let after = sender.outstanding.len() as u32;

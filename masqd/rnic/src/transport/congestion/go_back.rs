@@ -50,7 +50,7 @@ impl CongestionControl for GoBack {
         false
     }
 
-    fn on_loss(&mut self, _now: Time) {
+    fn on_loss(&mut self, _now: Time, _again: bool) {
         self.shrink(self.window / 2);
     }
 
@@ -95,7 +95,7 @@ mod tests {
             None,
             "without losses there is no other limit than the window of packets"
         );
-        c.on_loss(Time::ZERO);
+        c.on_loss(Time::ZERO, false);
         assert_eq!(c.window_bytes(), Some(32_000));
         c.on_timeout(Time::ZERO);
         assert_eq!(c.window_bytes(), Some(8_000));

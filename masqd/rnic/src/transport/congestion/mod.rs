@@ -79,8 +79,8 @@ trait CongestionControl {
     /// The peer reports a mark of congestion. Returns whether that changed anything.
     fn on_cnp(&mut self, now: Time) -> bool;
 
-    /// A packet is known to be lost.
-    fn on_loss(&mut self, _now: Time) {}
+    /// A packet is known to be lost; `again` of those that were on their way when another was.
+    fn on_loss(&mut self, _now: Time, _again: bool) {}
 
     /// The peer has not answered for as long as it may take.
     fn on_timeout(&mut self, now: Time);
@@ -254,9 +254,9 @@ impl Flow {
         ask!(self.control, c => c.on_cnp(now), false)
     }
 
-    /// A packet is known to be lost.
-    pub(super) fn lost(&mut self, now: Time) {
-        ask!(self.control, c => c.on_loss(now), ());
+    /// A packet is known to be lost; `again` of those that were on their way when another was.
+    pub(super) fn lost(&mut self, now: Time, again: bool) {
+        ask!(self.control, c => c.on_loss(now, again), ());
     }
 
     /// The peer has not answered in time.

@@ -194,11 +194,12 @@ impl CongestionControl for Swift {
         self.window != before
     }
 
-    fn on_loss(&mut self, now: Time) {
+    /// Several of one flight are one sign of a queue.
+    fn on_loss(&mut self, now: Time, again: bool) {
         self.lost += 1;
         let many = self.lost > self.sent.max(LOSS_MEMORY / 4) / LOSS_SHARE;
         let queued = self.last_delay.is_none_or(|delay| delay >= self.target());
-        if queued || many {
+        if (queued || many) && !again {
             self.halve(now);
         }
     }
@@ -351,24 +352,24 @@ mod tests {
     #[test]
     fn losses_count_with_delay_or_when_they_are_many() {
         let mut s = swift();
-        s.on_loss(at(0));
+        s.on_loss(at(0), false);
         assert_eq!(s.window_bytes(), Some(50_000), "nothing is known of the way yet");
         ack(&mut s, 1000, 100);
         let before = s.window_bytes();
         for i in 0..100u32 {
             (0..100).for_each(|_| s.on_sent(at(0), 1000));
-            s.on_loss(at(2000 + u64::from(i) * 1000));
+            s.on_loss(at(2000 + u64::from(i) * 1000), false);
         }
         assert_eq!(s.window_bytes(), before, "one in a hundred");
         for i in 0..100u32 {
             (0..10).for_each(|_| s.on_sent(at(0), 1000));
-            s.on_loss(at(200_000 + u64::from(i) * 1000));
+            s.on_loss(at(200_000 + u64::from(i) * 1000), false);
         }
         assert!(s.window_bytes() < Some(1000), "one in ten");
         let mut s = swift();
         ack(&mut s, 10_000, 900);
         ack(&mut s, 20_000, 1500);
-        s.on_loss(at(30_000));
+        s.on_loss(at(30_000), false);
         assert_eq!(s.window_bytes(), Some(50_000));
     }
 
@@ -399,7 +400,7 @@ mod tests {
         ack(&mut s, 1000, 100);
         for i in 0..1000u32 {
             s.on_sent(at(0), 64_000);
-            s.on_loss(at(2000 + u64::from(i) * 1000));
+            s.on_loss(at(2000 + u64::from(i) * 1000), false);
         }
         assert_eq!(s.window_bytes(), None, "one in sixty-four");
     }

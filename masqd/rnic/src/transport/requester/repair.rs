@@ -149,7 +149,7 @@ impl Requester {
                     self.note_sent(psn, packets);
                     if packets > 0 {
                         counters.selective_repairs += 1;
-                        self.flow.lost(now);
+                        self.tell_of_loss(now, psn);
                     }
                 }
                 None => return Ok(false),
