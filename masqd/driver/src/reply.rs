@@ -70,6 +70,8 @@ pub struct VnicCounters {
     pub limited_ns: u64,
     /// Send requests at this moment that are taken out of the rings and not done, and spare ones: about a KiB each.
     pub held_requests: u64,
+    /// Receives at this moment that are taken out of their queues for messages to come, of which data has come ahead of their ends.
+    pub assigned_receives: u64,
     /// The objects that it has at this moment.
     pub objects: ObjectCounts,
 }

@@ -9,11 +9,13 @@
 //! end does, and before the messages ahead of it. Then it is taken out of the queue and kept here, with all before it, until its message ends.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::transport::{Cause, Failure, MemoryFault, RecvWork, Status, SteerFault, total_bytes};
 
-/// How many receives beyond the next one may be named: no sender of ours is further ahead, and what a peer makes this side keep is bounded.
-pub const MOST_AHEAD: u32 = 256;
+/// How many receives beyond the next one may be named: no sender of ours is half as far ahead, and what a peer makes this side keep, and takes from the others that
+/// use a shared queue, is bounded.
+pub const MOST_AHEAD: u32 = 64;
 
 /// Receives that have been taken out of their queue, and whose messages have not ended.
 #[derive(Debug, Default)]
@@ -38,6 +40,11 @@ impl Assigned {
         Ok((ahead as usize) < self.kept.len())
     }
 
+    /// How many receives are at hand.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Adds the next receive of the queue.
     pub fn push(&mut self, work: RecvWork) {
         self.kept.push_back(work);
@@ -49,16 +56,19 @@ impl Assigned {
         if self.closed { None } else { self.kept.get_mut(at) }
     }
 
-    /// Whether the bytes of a message before `end` fit a receive that is at hand. If not, it fails.
-    pub fn check_room(&mut self, number: u32, end: u64) -> Result<(), SteerFault> {
+    /// Takes bytes of a receive that is at hand. If it has no room for them, it fails.
+    pub fn claim(&mut self, number: u32, bytes: Range<u64>) -> Result<(), SteerFault> {
         let Some(recv) = self.get_mut(number) else { return Err(SteerFault::NotReady) };
         if let Some(status) = recv.defect {
             return recv.fail(Failure::new(status, Cause::MalformedWork));
         }
-        if end > total_bytes(&recv.sges) {
+        if bytes.end > total_bytes(&recv.sges) {
             return recv.fail(Failure::new(Status::LocLenErr, Cause::ReceiveTooShort));
         }
-        Ok(())
+        match recv.placed.claim(bytes) {
+            true => Ok(()),
+            false => Err(SteerFault::Invalid("data is steered to a place twice, or to too many places")),
+        }
     }
 
     /// Takes the receive of the next message, if it is at hand.
@@ -85,7 +95,7 @@ impl RecvWork {
     pub fn placed_by(&mut self, len: u64, outcome: Result<(), MemoryFault>) -> Result<(), SteerFault> {
         match outcome {
             Ok(()) => {
-                self.placed += len;
+                self.placed.came(len);
                 Ok(())
             }
             Err(fault) => self.fail(Failure::local_protection(fault)),
@@ -147,9 +157,11 @@ mod tests {
     fn what_does_not_fit_fails_its_receive_alone() {
         let (mut assigned, mut posted, mut work) = (Assigned::default(), 0, RecvWork::default());
         assign(&mut assigned, 1, &mut posted).unwrap();
-        assert_eq!(assigned.check_room(1, 100), Ok(()));
+        assert_eq!(assigned.claim(1, 90..100), Ok(()));
+        assert!(matches!(assigned.claim(1, 99..100), Err(SteerFault::Invalid(_))));
+        assert_eq!(assigned.claim(0, 99..100), Ok(()), "another's");
         let too_short = Failure::new(Status::LocLenErr, Cause::ReceiveTooShort);
-        assert_eq!(assigned.check_room(1, 101), Err(SteerFault::Receive(too_short)));
+        assert_eq!(assigned.claim(1, 0..101), Err(SteerFault::Receive(too_short)));
         let mut flushed = Vec::new();
         while assigned.take_to_flush(&mut work) {
             flushed.push(work.failure);
@@ -161,10 +173,13 @@ mod tests {
     #[test]
     fn what_is_placed_adds_up() {
         let mut work = recv(1, 100);
+        assert!(work.placed.claim(0..90));
         work.placed_by(60, Ok(())).unwrap();
+        assert!(!work.placed.is_all_before(90));
         work.placed_by(30, Ok(())).unwrap();
         let failure = Failure::local_protection(MemoryFault::NotPermitted);
         assert_eq!(work.placed_by(1, Err(MemoryFault::NotPermitted)), Err(SteerFault::Receive(failure)));
-        assert_eq!((work.placed, work.failure), (90, Some(failure)));
+        assert!(work.placed.is_all_before(90));
+        assert_eq!(work.failure, Some(failure));
     }
 }

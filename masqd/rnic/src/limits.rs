@@ -67,6 +67,17 @@ pub(crate) fn may_hold(others: usize, own: usize) -> bool {
     own == 0 || own < MAX_HELD_REQUESTS.saturating_sub(others.saturating_add(own)) / SHARE
 }
 
+/// Receives that have been taken out of their queues for messages to come (of which data has come ahead of their ends) and that the queue pairs of a vNIC keep
+/// together, besides one of each queue pair: about 40 MiB.
+pub const MAX_ASSIGNED_RECEIVES: usize = 65_536;
+
+/// Whether a queue pair that keeps `own` receives for messages to come may keep one more beside the `others` of its vNIC, as of [`may_hold`]. One is always
+/// allowed, which is the next message's: so messages go on, though no data comes ahead of them.
+pub(crate) fn may_assign(others: usize, own: usize) -> bool {
+    const SHARE: usize = 8;
+    own == 0 || own < MAX_ASSIGNED_RECEIVES.saturating_sub(others.saturating_add(own)) / SHARE
+}
+
 /// Bytes of packets that came before their turn that the queue pairs of a vNIC keep together, about: 64 MiB. What one queue pair keeps is bounded by the
 /// peer's window, too: 1024 packets.
 pub const MAX_EARLY_BYTES: usize = 64 << 20;
@@ -97,6 +108,23 @@ mod tests {
             assert!(total <= MAX_HELD_REQUESTS + count, "{count}: {total}");
             assert!(held.iter().all(|own| *own >= 1));
             assert!(count > 50 || held.iter().all(|own| *own == 1024), "few are not bounded");
+        }
+    }
+
+    /// Peers that name receives as far ahead as they may, and never end a message.
+    #[test]
+    fn assigned_receives_are_bounded_and_nobody_gets_none() {
+        for count in [1usize, 64, 1000, 32_768] {
+            let (mut total, mut least) = (0, usize::MAX);
+            for _ in 0..count {
+                let mut own = 0;
+                while own < crate::assigned::MOST_AHEAD as usize && may_assign(total - own, own) {
+                    (own, total) = (own + 1, total + 1);
+                }
+                least = least.min(own);
+            }
+            assert!(total <= MAX_ASSIGNED_RECEIVES + count, "{count}: {total}");
+            assert!(least >= 1 && (count > 64 || least == crate::assigned::MOST_AHEAD as usize), "{count}");
         }
     }
 

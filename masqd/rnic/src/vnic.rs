@@ -77,6 +77,8 @@ pub struct Vnic {
     pub held_requests: usize,
     /// Bytes of packets that came before their turn that its queue pairs keep.
     pub early_bytes: usize,
+    /// Receives that its queue pairs keep for messages to come.
+    pub assigned_receives: usize,
     /// Queue pairs that have something to do for which this vNIC pays: its own, and those that read from it.
     pub ready: VecDeque<QpKey>,
     /// Bytes that may still be moved in this round, or that were moved too many.
@@ -160,6 +162,7 @@ impl Vnic {
             asked: Vec::new(),
             held_requests: 0,
             early_bytes: 0,
+            assigned_receives: 0,
             ready: VecDeque::new(),
             deficit: 0,
             scheduled: false,

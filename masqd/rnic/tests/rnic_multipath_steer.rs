@@ -116,6 +116,7 @@ fn a_large_send_goes_by_all_paths() {
             assert!(rest.iter().all(|b| *b == 0));
         }
         assert!(m.paths().iter().all(|p| p.chunks > 0));
+        assert_eq!(assigned(&mut m), 0);
         assert!(m.b_cq.ring.poll().is_none() && m.a_cq.ring.poll().is_none());
     }
 }
@@ -227,9 +228,9 @@ fn receives_that_cannot_take_it_fail() {
 fn lies_are_refused() {
     const LEN: u32 = 64 << 10;
     type Lie = fn(&mut Multi);
-    let cases: [(&str, Lie); 8] = [
+    let cases: [(&str, Lie); 10] = [
         ("a receive that is too far ahead", |m| {
-            steer(m, 257, 0, 0, LEN);
+            steer(m, 65, 0, 0, LEN);
             end(m, SEND_OP_SEND, 1, 0, LEN, 64);
         }),
         ("a receive that has been completed", |m| {
@@ -245,6 +246,17 @@ fn lies_are_refused() {
         ("a gap", |m| {
             steer(m, 1, 0, 1, LEN);
             end(m, SEND_OP_SEND, 1, 0, LEN + 1, 64);
+        }),
+        ("the same twice instead of what comes behind", |m| {
+            steer(m, 1, 0, 0, LEN / 2);
+            steer(m, 1, 0, 0, LEN / 2);
+            end(m, SEND_OP_SEND, 1, 0, LEN, 64);
+        }),
+        ("parts that overlap, and a gap", |m| {
+            steer(m, 1, 0, 0, LEN / 2);
+            steer(m, 1, 0, LEN / 4, LEN / 4);
+            steer(m, 1, 0, 3 * LEN / 4, LEN / 4);
+            end(m, SEND_OP_SEND, 1, 0, LEN, 64);
         }),
         ("another SEND", |m| {
             let until = steer(m, 1, 0, 0, LEN);
@@ -304,6 +316,14 @@ fn offsets_are_checked_where_they_are_posted() {
     }
 }
 
+/// Receives that B keeps for messages to come.
+fn assigned(m: &mut Multi) -> u64 {
+    match m.net.execute(m.b.engine, Command::VnicCounters { vnic: m.b.id }) {
+        Ok(Reply::VnicCounters(counters)) => counters.assigned_receives,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Receives that were taken out of their queue ahead of time are given back in order when the queue pair ends.
 #[test]
 fn assigned_receives_are_flushed_in_order() {
@@ -326,6 +346,7 @@ fn assigned_receives_are_flushed_in_order() {
         let chunks = &mut m.a_qp.chunks;
         assert!(m.net.run_until(1000, |_| chunks.done() == 2));
         assert!(m.b_cq.ring.poll().is_none());
+        assert_eq!(assigned(&mut m), 51);
         let change = QpChange { to: Some(to), ..QpChange::default() };
         m.b.modify(&mut m.net, &m.b_qp.qp, change).unwrap();
         let count = match (shared, to) {
@@ -335,6 +356,7 @@ fn assigned_receives_are_flushed_in_order() {
         };
         let expected: Vec<_> = (0..count).map(|i| (i, WC_WR_FLUSH_ERR)).collect();
         assert_eq!(b_completions(&mut m), expected, "{shared} {to:?}");
+        assert_eq!(assigned(&mut m), 0, "{shared} {to:?}");
     }
 }
 

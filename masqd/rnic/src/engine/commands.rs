@@ -554,7 +554,9 @@ impl Engine {
             srqs: vnic.srqs.count() as u64,
             qps: vnic.qp_count() as u64,
         };
-        Ok(VnicCounters { limited_ns, held_requests: vnic.held_requests as u64, objects, ..vnic.traffic })
+        let held_requests = vnic.held_requests as u64;
+        let assigned_receives = vnic.assigned_receives as u64;
+        Ok(VnicCounters { limited_ns, held_requests, assigned_receives, objects, ..vnic.traffic })
     }
 
     fn qp_traffic(&mut self, id: VnicId) -> Result<Vec<(QpHandle, QpTraffic)>, DriverError> {

@@ -1,5 +1,7 @@
 //! The world of one queue pair, as the transport sees it: guest rings, keys and memory.
 
+use std::ops::Range;
+
 use masq_driver::{Event, EventSink, VnicId};
 use masq_types::Rkey;
 use slab::Slab;
@@ -38,6 +40,8 @@ pub struct QpEnv<'a> {
     /// Bytes of packets that came before their turn that the vNIC's queue pairs keep: the others, and all.
     pub(super) early_of_others: usize,
     pub(super) early_bytes: usize,
+    /// Receives that are kept for messages to come, of all the vNIC's queue pairs.
+    pub(super) assigned: &'a mut usize,
     /// Where its packets ask for leave.
     pub(super) gate: Gate<'a>,
     /// Another engine works on the send that it holds, and on the memory of that.
@@ -294,11 +298,14 @@ impl Env for QpEnv<'_> {
 
     fn next_assigned_to_flush(&mut self, work: &mut RecvWork) -> bool {
         let member = self.io.member.filter(|m| m.is_leader());
-        member.and_then(|m| self.groups.get_mut(m.group)).is_some_and(|g| g.assigned.take_to_flush(work))
+        let group = member.and_then(|m| self.groups.get_mut(m.group));
+        let taken = group.is_some_and(|g| g.assigned.take_to_flush(work));
+        *self.assigned = self.assigned.saturating_sub(usize::from(taken));
+        taken
     }
 
-    fn assign_recv(&mut self, number: u32, end: u64) -> Result<(), SteerFault> {
-        self.assign_recv_of_group(number, end)
+    fn assign_recv(&mut self, number: u32, bytes: Range<u64>) -> Result<(), SteerFault> {
+        self.assign_recv_of_group(number, bytes)
     }
 
     fn steer(&mut self, number: u32, offset: u64, data: &[u8]) -> Result<(), SteerFault> {

@@ -3,12 +3,15 @@
 //! A member's own calls end in [`World::settle_group`]: it wakes those that may go on now, and when the member is in ERR, or a chunk has failed,
 //! the others follow. That comes to an end, as each that follows is in ERR from then on.
 
+use std::ops::Range;
+
 use masq_driver::{Connection, DriverError, GroupAttr, QpChange, QpState, QpType};
 use masq_types::WireQpn;
 
 use super::env::QpEnv;
 use super::{Engine, World, ip_overhead};
 use crate::group::{Group, Member, MemberSet};
+use crate::limits;
 use crate::memory::GuestMemory;
 use crate::qp::{Failed, Path, Qp, QpKey};
 use crate::ring::{RingBroken, SendRing};
@@ -46,6 +49,7 @@ impl QpEnv<'_> {
             return false;
         }
         let assigned = self.groups.get_mut(member.group).is_some_and(|g| g.assigned.take(work));
+        *self.assigned = self.assigned.saturating_sub(usize::from(assigned));
         if !assigned && !self.take_recv(work) {
             return false;
         }
@@ -55,15 +59,19 @@ impl QpEnv<'_> {
         true
     }
 
-    /// Makes sure that a receive is at hand to which data is steered, and all before it.
-    pub(super) fn assign_recv_of_group(&mut self, number: u32, end: u64) -> Result<(), SteerFault> {
+    /// Makes sure that a receive is at hand to which data is steered, and all before it, and takes these bytes of it.
+    pub(super) fn assign_recv_of_group(&mut self, number: u32, bytes: Range<u64>) -> Result<(), SteerFault> {
         let Some(member) = self.io.member else {
             return Err(SteerFault::Invalid("data is steered to a queue pair that has one path"));
         };
         loop {
             let Some(group) = self.groups.get_mut(member.group) else { return Err(SteerFault::NotReady) };
             if group.assigned.has(number)? {
-                return group.assigned.check_room(number, end);
+                return group.assigned.claim(number, bytes);
+            }
+            let own = group.assigned.kept();
+            if !limits::may_assign(self.assigned.saturating_sub(own), own) {
+                return Err(SteerFault::NotReady);
             }
             let mut work = RecvWork::default();
             if !self.take_recv(&mut work) {
@@ -71,6 +79,7 @@ impl QpEnv<'_> {
             }
             if let Some(group) = self.groups.get_mut(member.group) {
                 group.assigned.push(work);
+                *self.assigned += 1;
             }
         }
     }
@@ -364,6 +373,7 @@ impl Engine {
         let (group, vnic_key) = (qp.group, qp.io.vnic);
         let Some(vnic) = self.world.vnics.get_mut(vnic_key) else { return };
         if let Some(group) = group.and_then(|g| vnic.groups.get_mut(g)) {
+            vnic.assigned_receives = vnic.assigned_receives.saturating_sub(group.assigned.kept());
             group.clear();
         }
     }

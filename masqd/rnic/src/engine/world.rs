@@ -149,6 +149,7 @@ impl World {
             held_by_others,
             early_of_others,
             early_bytes: vnic.early_bytes,
+            assigned: &mut vnic.assigned_receives,
             gate,
             asked: asked.is_some(),
             spares: &mut self.spares,

@@ -1,11 +1,14 @@
 //! What a queue pair needs from the world around it: [`Env`], and the plain values that cross it.
 
+use std::ops::Range;
+
 use masq_driver::{Access, QpFault};
 use masq_types::{Lkey, Rkey};
 use masq_wire::ImmDt;
 use vrdma_abi::ring;
 
 use super::inflight::Room;
+use super::placed::Placed;
 use super::request::Failure;
 pub use super::send_op::SendOp;
 
@@ -98,9 +101,9 @@ pub trait Env {
         false
     }
 
-    /// Of a queue pair with several paths: makes sure that the receive with this number is at hand, counted from 0 over those that its messages take, and has
-    /// room for the bytes of its message that lie before `end`.
-    fn assign_recv(&mut self, _number: u32, _end: u64) -> Result<(), SteerFault> {
+    /// Of a queue pair with several paths: makes sure that the receive with this number is at hand, counted from 0 over those that its messages take, and takes
+    /// these bytes of its message, which nothing has been steered to before.
+    fn assign_recv(&mut self, _number: u32, _bytes: Range<u64>) -> Result<(), SteerFault> {
         Err(SteerFault::Invalid("data is steered to a queue pair that has one path"))
     }
 
@@ -474,8 +477,8 @@ pub struct RecvWork {
     pub srqn: u32,
     /// A reason to fail it when its turn comes.
     pub defect: Option<Status>,
-    /// Bytes of its message that have been steered into it.
-    pub placed: u64,
+    /// What of its message has been steered into it.
+    pub placed: Placed,
     /// How it fails, because something has been steered into it that it cannot take.
     pub failure: Option<Failure>,
     /// Where the data goes.

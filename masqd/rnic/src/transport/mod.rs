@@ -39,6 +39,7 @@ mod describe;
 mod env;
 mod inflight;
 mod link;
+mod placed;
 mod psn_set;
 mod receipt;
 mod reorder;
@@ -74,6 +75,7 @@ pub use env::{
     total_bytes,
 };
 pub use inflight::Room;
+pub use placed::Placed;
 pub use receipt::Receipt;
 pub use request::{Failure, change_key, judge_send, judge_send_with};
 pub use rtt::RoundTrip;

@@ -47,7 +47,7 @@ impl Responder {
             let Some(end) = end.filter(|end| *end <= link.config.max_msg_bytes.into()) else {
                 return Err(Refusal::Invalid("a STEER lies beyond the longest message"));
             };
-            env.assign_recv(steer.number, end)?;
+            env.assign_recv(steer.number, steer.offset..end)?;
         }
         if bytes > 0 {
             env.steer(steer.number, steer.offset, packet.payload)?;
@@ -76,11 +76,12 @@ impl Responder {
 impl Receive {
     /// Whether what has been placed into the receive fits the message that begins: all that lies before `steered_from`, of a message whose end is there, or nothing.
     pub(super) fn check_placed(&self, steered_from: Option<u64>) -> Result<(), Refusal> {
-        match (self.work.placed, steered_from) {
-            (0, None) => Ok(()),
-            (placed, Some(offset)) if placed > 0 && placed == offset => Ok(()),
-            _ => Err(Refusal::Invalid("a message does not fit what was steered into its receive before")),
-        }
+        let fits = match steered_from {
+            None => self.work.placed.is_empty(),
+            Some(offset) => offset > 0 && self.work.placed.is_all_before(offset),
+        };
+        let refusal = Refusal::Invalid("a message does not fit what was steered into its receive before");
+        if fits { Ok(()) } else { Err(refusal) }
     }
 }
 
