@@ -1,11 +1,12 @@
 //! How a cluster is laid out, and the desired state that makes it so.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use masq_model::{Host, Object, Quota, SecurityGroup, Vnic, Vpc};
+use ipnet::IpNet;
+use masq_model::{Alias, Host, Object, Quota, SecurityGroup, Vnic, Vpc};
 use masq_types::{MacAddr, Vni};
 
-use super::network;
+use super::{network, switches};
 
 /// One vNIC of the cluster's desired state.
 #[derive(Clone, Debug)]
@@ -35,6 +36,10 @@ pub struct Layout {
     pub paths: u8,
     /// The vNICs that use fewer paths than there are, and how many.
     pub fewer_paths: Vec<(&'static str, u8)>,
+    /// Each of the two hosts is behind a switch, and paths are links between the switches; else paths are links between the hosts.
+    pub switches: bool,
+    /// The vNICs that have an underlay address of their own, which takes a path; behind switches.
+    pub aliases: Vec<(&'static str, u8)>,
     /// More arguments for each masqd.
     pub masqd_args: Vec<String>,
 }
@@ -63,6 +68,8 @@ impl Default for Layout {
             link_mtu: 9000,
             paths: 1,
             fewer_paths: Vec::new(),
+            switches: false,
+            aliases: Vec::new(),
             masqd_args: Vec::new(),
         }
     }
@@ -74,7 +81,9 @@ impl Layout {
         let mut objects: Vec<Object> = (1..=self.hosts)
             .map(|n| {
                 let underlay = (0..self.paths).map(|path| network::on_path(n, path).into()).collect();
-                Object::Host(Host { name: host_name(n), underlay, aliases: vec![], class_rates: vec![] })
+                let aliases = self.aliases.iter().filter(|(vnic, _)| self.host_of(vnic) == Some(n));
+                let aliases = aliases.map(|(_, path)| alias_on(n, *path)).collect();
+                Object::Host(Host { name: host_name(n), underlay, aliases, class_rates: vec![] })
             })
             .collect();
         let mut vpcs: Vec<&str> = Vec::new();
@@ -86,6 +95,7 @@ impl Layout {
             });
             let fewer = self.fewer_paths.iter().find(|(name, _)| *name == v.name);
             let paths = fewer.map_or(self.paths, |(_, paths)| *paths);
+            let alias = self.aliases.iter().find(|(name, _)| *name == v.name);
             let group = self.groups.contains(&v.vpc).then(|| v.vpc.to_owned());
             objects.push(Object::Vnic(Vnic {
                 name: v.name.into(),
@@ -98,7 +108,7 @@ impl Layout {
                 qos_policy: None,
                 quota: Quota::default(),
                 paths: (paths > 1).then_some(paths),
-                dedicated_alias: None,
+                dedicated_alias: alias.map(|(_, path)| network::alias(v.host, *path).into()),
             }));
         }
         for (vni, vpc) in (1..).map(|n| Vni::new(100 * n).expect("few tenants")).zip(vpcs) {
@@ -107,6 +117,16 @@ impl Layout {
         }
         objects
     }
+
+    fn host_of(&self, vnic: &str) -> Option<u8> {
+        self.vnics.iter().find(|v| v.name == vnic).map(|v| v.host)
+    }
+}
+
+/// The alias of a host that takes a path, for one of its vNICs alone.
+fn alias_on(host: u8, path: u8) -> Alias {
+    let address = IpNet::from(IpAddr::V4(network::alias(host, path)));
+    Alias { address, link: "ul0".into(), gateway: Some(switches::gateway(host).into()) }
 }
 
 /// The name of a host in the desired state.

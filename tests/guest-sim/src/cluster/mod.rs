@@ -6,6 +6,7 @@
 mod api;
 mod layout;
 mod network;
+mod switches;
 
 use std::fs;
 use std::io;
@@ -36,7 +37,7 @@ impl Cluster {
         network::remove_leftovers()?;
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let network = Network::new(number, layout.hosts, layout.paths, layout.link_mtu)?;
+        let network = Network::new(number, &layout)?;
         let dir = std::env::temp_dir().join(network.prefix());
         fs::create_dir_all(&dir)?;
         let c = Cluster {
@@ -99,9 +100,19 @@ impl Cluster {
         network::underlay(host)
     }
 
+    /// The underlay address of a host's vNIC that has one of its own on a path.
+    pub fn alias(host: u8, path: u8) -> Ipv4Addr {
+        network::alias(host, path)
+    }
+
     /// Cuts a path between the two hosts, or makes it whole again. What is sent over it meanwhile vanishes.
     pub fn set_path(&self, path: u8, up: bool) -> io::Result<()> {
         self.network.set_path(path, up)
+    }
+
+    /// The namespace and the name of the link where what a host sends takes a path.
+    pub fn path_link(&self, host: u8, path: u8) -> (String, String) {
+        self.network.path_link(host, path)
     }
 
     /// Bytes that a host has sent over a path, as the link counts them.

@@ -1,8 +1,11 @@
 //! The network namespaces of the hosts and of the store, and the links between them.
 //!
 //! ```text
-//!   h1 ul0 ──── ul0 h2         two hosts: a veth pair for each path
+//!   h1 ul0 ──── ul0 h2         two hosts: a veth pair for each path,
 //!   h1 ul1 ──── ul1 h2
+//!                              or a switch before each, which the paths join
+//!   h1 ul0 ──── host t1 l0 ──── l0 t2 host ──── ul0 h2
+//!                    t1 l1 ──── l1 t2
 //!   h1 ul0 ─┐
 //!   h2 ul0 ─┼─ br0             more: a bridge in a namespace of its own
 //!   h3 ul0 ─┘
@@ -15,6 +18,9 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
+use super::Layout;
+use super::switches::{self, Switches};
+
 /// Namespaces and directories of all clusters begin like this.
 const PREFIX: &str = "masq-sim";
 
@@ -23,6 +29,7 @@ pub(super) struct Network {
     prefix: String,
     hosts: u8,
     paths: u8,
+    switches: Option<Switches>,
 }
 
 /// The underlay address of a host on its first path.
@@ -33,6 +40,11 @@ pub(super) fn underlay(host: u8) -> Ipv4Addr {
 /// The underlay address of a host on a path.
 pub(super) fn on_path(host: u8, path: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, path, host)
+}
+
+/// An address that a host has on a path for a vNIC that has one of its own.
+pub(super) fn alias(host: u8, path: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 80, path, host)
 }
 
 /// The link of a host that a path goes by.
@@ -46,13 +58,15 @@ pub(super) fn store_address(host: u8) -> Ipv4Addr {
 }
 
 impl Network {
-    /// Makes the namespaces of `hosts` hosts, with so many paths between them, and of a store. `number` tells this process's clusters apart.
-    pub(super) fn new(number: u32, hosts: u8, paths: u8, mtu: u32) -> io::Result<Self> {
-        if hosts != 2 && paths != 1 {
-            return Err(io::Error::other("only two hosts have several paths"));
+    /// Makes the namespaces of a layout's hosts and of a store. `number` tells this process's clusters apart.
+    pub(super) fn new(number: u32, layout: &Layout) -> io::Result<Self> {
+        let Layout { hosts, paths, .. } = *layout;
+        if hosts != 2 && (paths != 1 || layout.switches) {
+            return Err(io::Error::other("only two hosts have several paths or switches"));
         }
-        let net = Network { prefix: format!("{PREFIX}{}-{number}", std::process::id()), hosts, paths };
-        net.make(&mtu.to_string())?;
+        let prefix = format!("{PREFIX}{}-{number}", std::process::id());
+        let mut net = Network { prefix, hosts, paths, switches: None };
+        net.make(&layout.link_mtu.to_string(), layout.switches)?;
         Ok(net)
     }
 
@@ -76,27 +90,37 @@ impl Network {
         ip(&["-n", &self.store(), "link", "set", &format!("h{host}"), if up { "up" } else { "down" }])
     }
 
+    /// The namespace and the name of the link where what a host sends takes a path.
+    pub(super) fn path_link(&self, host: u8, path: u8) -> (String, String) {
+        match &self.switches {
+            Some(switches) => (switches.netns(host), switches::link(path)),
+            None => (self.host(host), link(path)),
+        }
+    }
+
     /// Cuts a path, or makes it whole again. What is sent over it meanwhile vanishes.
     pub(super) fn set_path(&self, path: u8, up: bool) -> io::Result<()> {
+        if let Some(switches) = &self.switches {
+            return switches.set_path(path, up);
+        }
         // Its other end stays up, and so does its address.
         ip(&["-n", &self.host(2), "link", "set", &link(path), if up { "up" } else { "down" }])
     }
 
     /// Bytes that a host has sent over a path, as the link counts them.
     pub(super) fn sent_bytes(&self, host: u8, path: u8) -> io::Result<u64> {
-        let out = Command::new("ip")
-            .args(["-n", &self.host(host), "-s", "-j", "link", "show", &link(path)])
-            .output()?;
+        let (netns, link) = self.path_link(host, path);
+        let out = Command::new("ip").args(["-n", &netns, "-s", "-j", "link", "show", &link]).output()?;
         let links: serde_json::Value = serde_json::from_slice(&out.stdout)?;
         let bytes = links.pointer("/0/stats64/tx/bytes").and_then(serde_json::Value::as_u64);
-        bytes.ok_or_else(|| io::Error::other(format!("no counters of {}: {links}", link(path))))
+        bytes.ok_or_else(|| io::Error::other(format!("no counters of {link}: {links}")))
     }
 
     fn bridge(&self) -> String {
         format!("{}-br", self.prefix)
     }
 
-    fn make(&self, mtu: &str) -> io::Result<()> {
+    fn make(&mut self, mtu: &str, switches: bool) -> io::Result<()> {
         ip(&["netns", "add", &self.store()])?;
         ip(&["-n", &self.store(), "link", "set", "lo", "up"])?;
         for host in 1..=self.hosts {
@@ -112,6 +136,10 @@ impl Network {
                 ip(&["-n", ns, "address", "add", &format!("{address}/24"), "dev", link])?;
                 ip(&["-n", ns, "link", "set", link, "up"])?;
             }
+        }
+        if switches {
+            self.switches = Some(Switches::new(&self.prefix, |host| self.host(host), self.paths, mtu)?);
+            return Ok(());
         }
         if self.hosts == 2 {
             for path in 0..self.paths {
@@ -174,8 +202,14 @@ pub(super) fn remove_leftovers() -> io::Result<()> {
     Ok(())
 }
 
-fn pair((a, in_a): (&str, &str), (b, in_b): (&str, &str)) -> io::Result<()> {
+/// Joins two namespaces.
+pub(super) fn pair((a, in_a): (&str, &str), (b, in_b): (&str, &str)) -> io::Result<()> {
     ip(&["link", "add", a, "netns", in_a, "type", "veth", "peer", "name", b, "netns", in_b])
+}
+
+/// Runs a line of shell in a namespace.
+pub(super) fn in_netns(netns: &str, line: &str) -> io::Result<()> {
+    ip(&["netns", "exec", netns, "sh", "-ec", line])
 }
 
 /// Runs `ip`.

@@ -7,7 +7,7 @@ use crate::verbs::Guest;
 use crate::{Cluster, Error, Layout};
 
 /// A guest has this much memory; it is not touched before it is used.
-const RAM_BYTES: usize = 256 << 20;
+const RAM_BYTES: usize = 3 << 30;
 
 /// A cluster, and guests on its vNICs.
 pub struct World {

@@ -122,7 +122,9 @@ pub fn sent(world: &World, paths: u8) -> Vec<[u64; 2]> {
 fn start(programs: &std::path::Path, paths: u8, masqd_args: Vec<String>) -> std::io::Result<World> {
     let mut fewer_paths = vec![("blue-5", 1)];
     fewer_paths.extend((paths == MOST_PATHS).then_some(("blue-2", 10)));
-    World::start(programs, Layout { paths, fewer_paths, masqd_args, ..layout() })
+    // As many links as hosts seldom have: these have one each, and switches behind it.
+    let switches = paths == MOST_PATHS;
+    World::start(programs, Layout { paths, fewer_paths, switches, masqd_args, ..layout() })
 }
 
 fn main() -> ExitCode {
