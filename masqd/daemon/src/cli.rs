@@ -81,6 +81,10 @@ pub struct Args {
     #[arg(long, value_name = "FAULTS", hide = true)]
     pub inject_faults: Option<FaultInjection>,
 
+    /// Use nothing beyond standard RoCEv2, as with peers that are not masq, in tests: no selective repair, no several paths.
+    #[arg(long, hide = true)]
+    pub standard: bool,
+
     /// Print the description of the API (OpenAPI 3.1, JSON), and end.
     #[arg(long, exclusive = true)]
     pub openapi: bool,

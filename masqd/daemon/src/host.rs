@@ -10,7 +10,7 @@ use masq_control::{Directory, Identity, Limits, Link, PlanError, Ticket};
 use masq_driver::{RnicDriver, VnicId};
 use masq_model::Endpoint;
 use masq_rnic::limits;
-use masq_types::{Gid, Mtu};
+use masq_types::{Features, Gid, Mtu};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{Notify, mpsc};
 
@@ -72,6 +72,12 @@ impl Host {
             link: Mutex::new(Link { up: false, active_mtu: Mtu::B256, mbits_per_sec: 0 }),
             vnics: AtomicU32::new(1),
         }
+    }
+
+    /// With no more of masq's extensions than these, of those that the RNIC has.
+    pub fn offering(mut self, features: Features) -> Self {
+        self.limits.features = self.limits.features.common(features);
+        self
     }
 
     /// The time since the start, for whoever takes time as an argument.

@@ -8,6 +8,7 @@ use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
 use masq_rnic::transport::Congestion;
 use masq_rnic::{FaultInjection, Rnic, RnicConfig, UdpSockets};
+use masq_types::Features;
 use masqd::api::server::Patience;
 use masqd::cli::Args;
 use masqd::store::OpenError;
@@ -43,6 +44,7 @@ fn run(args: Args) -> Result<(), StartError> {
         run_dir: args.run_dir,
         apply,
         patience: Patience::default(),
+        features: if args.standard { Features::NONE } else { masq_rnic::limits::FEATURES },
     };
     let (faults, congestion) = (args.inject_faults, args.congestion);
     if let Some(faults) = &faults {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use masq_driver::{DriverError, EventSink, RnicDriver};
 use masq_model::DesiredState;
 use masq_model::api::ErrorReply;
+use masq_types::Features;
 use rustix::fs::FlockOperation;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
@@ -51,6 +52,8 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// How long the API's clients may take.
     pub patience: Patience,
+    /// What is used beyond standard RoCEv2, if the peer and the RNIC can do it as well.
+    pub features: Features,
 }
 
 /// Why masqd cannot start.
@@ -138,7 +141,8 @@ impl Masqd {
         let id = random_id().map_err(StartError::Random)?;
         let (refresher, misses) = Refresher::new();
         let watchdog = Watchdog::new(runtime.handle().clone());
-        let host = Arc::new(Host::new(config.host.clone(), rnic, router, refresher, watchdog));
+        let host = Host::new(config.host.clone(), rnic, router, refresher, watchdog);
+        let host = Arc::new(host.offering(config.features));
         let health = Arc::new(Health::default());
         let devices = Arc::new(Devices::default());
         let api_socket = config.run_dir.join("masqd.sock");

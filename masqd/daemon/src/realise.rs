@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use masq_control::store::{Change, Committed, Guard, Snapshot, Store, StoreError, Transaction};
 use masq_control::{Directory, Own, PlanError, plan_endpoint};
 use masq_model::{Endpoint, Key, Kind, Object, PREFIX};
-use masq_rnic::limits;
 use tracing::{debug, info};
 
 use crate::claim::Claim;
@@ -58,11 +57,8 @@ impl Realiser {
         start: u32,
     ) -> Result<Endpoint, PlanError> {
         let (taken, last) = (shared.taken.of(vnic), shared.published.of(vnic));
-        plan_endpoint(
-            directory,
-            vnic,
-            Own { taken: &taken, last: last.as_ref(), start, features: limits::FEATURES },
-        )
+        let features = shared.limits.features;
+        plan_endpoint(directory, vnic, Own { taken: &taken, last: last.as_ref(), start, features })
     }
 
     fn keeps(&self, directory: &Directory, vnic: &str, leaving: &BTreeSet<String>) -> bool {

@@ -55,6 +55,7 @@ impl Host {
             apply: Some(DesiredState::from_toml(DESIRED).unwrap()),
             tls: None,
             patience: Patience::default(),
+            features: masq_rnic::limits::FEATURES,
         };
         let start = |sink| {
             *rnic.sink.lock().unwrap() = Some(sink);

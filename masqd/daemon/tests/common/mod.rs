@@ -199,6 +199,7 @@ impl Host {
             apply,
             tls: self.tls.clone(),
             patience: self.patience,
+            features: masq_rnic::limits::FEATURES,
         };
         let start = |sink| {
             *rnic.sink.lock().unwrap() = Some(sink);
