@@ -46,7 +46,8 @@ impl ChunkControl for Lossless {
 /// For networks that lose what comes too thick (Virtuoso): a path has one work request at a time, whose size doubles with each that is answered, until one is
 /// not. Then it goes back to the last that was, and grows by `step_bytes` each.
 ///
-/// A loss costs the path its queue pair for a while, and the last path's loss the connection. So one path at a time tries a new size, in turn.
+/// A loss costs the path its queue pair for a while, and the last path's loss the connection. So one path at a time tries a new size, in turn, and only while
+/// another one works.
 #[derive(Clone, Debug)]
 pub struct Lossy {
     start: u64,
@@ -64,6 +65,8 @@ struct Growth {
     /// The last size that was answered.
     good: u64,
     doubles: bool,
+    /// Nothing has been answered since the last loss.
+    failed: bool,
 }
 
 impl Lossy {
@@ -74,7 +77,7 @@ impl Lossy {
     }
 
     fn growth(&self, path: usize) -> Growth {
-        let new = Growth { size: self.start, good: self.start, doubles: true };
+        let new = Growth { size: self.start, good: self.start, doubles: true, failed: false };
         self.paths.get(path).copied().unwrap_or(new)
     }
 
@@ -85,10 +88,17 @@ impl Lossy {
         self.paths[path] = growth;
     }
 
-    /// A path has had its turn, or the one whose turn it is lets others pass: it may be dead.
-    fn next_turn(&mut self, path: usize) {
+    /// Whether a path may try a size that may be too long.
+    fn may_try(&self, path: usize) -> bool {
+        let mut others = self.paths.iter().enumerate().filter(|(other, _)| *other != path).peekable();
+        path == self.turn && (others.peek().is_none() || others.any(|(_, other)| !other.failed))
+    }
+
+    /// A path has tried a size, or it was not its turn, or what it had under way when its turn came is complete. The turn ends with a try; and when the path lets
+    /// others pass again and again: it may be dead.
+    fn next_turn(&mut self, path: usize, tried: bool) {
         self.others += 1;
-        if path == self.turn || self.others > 2 * self.paths.len() {
+        if path == self.turn && tried || self.others > 4 * self.paths.len() {
             (self.turn, self.others) = ((self.turn + 1) % self.paths.len(), 0);
         }
     }
@@ -98,30 +108,31 @@ impl ChunkControl for Lossy {
     fn room_bytes(&self, path: usize, in_flight_bytes: u64) -> u64 {
         let Growth { size, good, .. } = self.growth(path);
         match in_flight_bytes {
-            0 if path == self.turn => size,
+            0 if self.may_try(path) => size,
             0 => good,
             _ => 0,
         }
     }
 
     fn completed(&mut self, path: usize, bytes: u64) {
-        let Growth { size, good, doubles } = self.growth(path);
-        // A shorter one, at a message's end, says nothing of this size.
-        if bytes >= size {
+        let Growth { size, good, doubles, .. } = self.growth(path);
+        // A shorter one, at a message's end or from before the path's turn, says nothing of this size.
+        let tried = bytes >= size;
+        if tried {
             let next = if doubles { size.saturating_mul(2) } else { size.saturating_add(self.step) };
-            self.set(path, Growth { size: next.min(self.most), good: size, doubles });
+            self.set(path, Growth { size: next.min(self.most), good: size, doubles, failed: false });
         } else {
-            self.set(path, Growth { size, good, doubles });
+            self.set(path, Growth { size, good, doubles, failed: false });
         }
-        self.next_turn(path);
+        self.next_turn(path, tried);
     }
 
     fn lost(&mut self, path: usize, bytes: u64) {
         let Growth { size, good, .. } = self.growth(path);
         // If the last good size is lost as well, it was none.
         let back = if bytes.min(size) > good { good } else { (bytes.min(size) / 2).max(self.start) };
-        self.set(path, Growth { size: back, good: back, doubles: false });
-        self.next_turn(path);
+        self.set(path, Growth { size: back, good: back, doubles: false, failed: true });
+        self.next_turn(path, true);
     }
 }
 
@@ -166,10 +177,40 @@ mod tests {
         lossy.completed(1, 2000);
         assert_eq!([0, 1].map(|path| lossy.room_bytes(path, 0)), [2000, 2000]);
         // A path that does nothing has its turn no longer than the others do a few.
-        for _ in 0..5 {
+        for _ in 0..9 {
             lossy.completed(1, 2000);
         }
         assert_eq!(lossy.room_bytes(1, 0), 4000);
+    }
+
+    #[test]
+    fn nobody_tries_while_no_other_path_works() {
+        let mut lossy = Lossy::new(1000, 100, 100_000);
+        lossy.completed(1, 1000);
+        lossy.completed(0, 1000);
+        lossy.lost(1, 2000);
+        for _ in 0..20 {
+            assert_eq!(lossy.room_bytes(0, 0), 1000);
+            lossy.completed(0, 1000);
+        }
+        lossy.completed(1, 1000);
+        for _ in 0..9 {
+            lossy.completed(0, lossy.room_bytes(0, 0));
+        }
+        assert!(lossy.room_bytes(0, 0) > 1000);
+    }
+
+    #[test]
+    fn a_turn_waits_for_a_size_that_is_tried() {
+        let mut lossy = Lossy::new(1024, 100, 1 << 20);
+        let mut under_way = [0; 4].map(|_| 1024);
+        // All paths are always busy, and none gets its turn while it is idle.
+        for round in 0..200 {
+            let path = round % under_way.len();
+            lossy.completed(path, under_way[path]);
+            under_way[path] = lossy.room_bytes(path, 0);
+        }
+        assert_eq!(under_way, [1 << 20; 4]);
     }
 
     #[test]
