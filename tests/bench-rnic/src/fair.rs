@@ -35,7 +35,7 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
     for (rate, name) in LINKS {
         let scope = format!("two namespaces, tbf {name} burst 256k latency 10ms");
         for world in [&controlled, &free] {
-            limit(world, 0, &["rate", name, "burst", "256k", "latency", "10ms"])?;
+            limit(world, 1, 0, &["rate", name, "burst", "256k", "latency", "10ms"])?;
         }
         records.extend(shares(effort, [&controlled, &free], rate, &scope)?);
         records.extend(mice(effort, [&controlled, &free], &scope)?);

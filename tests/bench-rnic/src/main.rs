@@ -94,10 +94,20 @@ enum Part {
     Congestion,
     /// Flows that share a slow link, with and without congestion control.
     Fair,
-    /// Connections over several slow links.
+    /// Connections over several slow links: WRITEs of many lengths over 1 to all of them.
     Multipath,
+    /// READs and SENDs over several slow links.
+    PathVerbs,
+    /// Short messages beside a long one, on one path and over all.
+    PathMice,
+    /// Paths that are slower than others, become slow, or come and go.
+    UnevenPaths,
     /// One of several paths dies in the middle of a message.
     DeadPath,
+    /// Several paths that lose packets, and chunks of several sizes.
+    PathLoss,
+    /// How long a work request may be before the network loses some of it.
+    PathChunks,
     /// Thousands of connected queue pairs, few of which do something.
     Crowd,
     /// Short messages beside one of a GiB.
@@ -123,6 +133,11 @@ fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
         Part::Congestion => congestion::measure(effort),
         Part::Fair => fair::measure(effort),
         Part::Multipath => multipath::measure(effort),
+        Part::PathVerbs => multipath::measure_verbs(effort),
+        Part::PathMice => multipath::measure_mice(effort),
+        Part::UnevenPaths => multipath::measure_uneven(effort),
+        Part::PathLoss => multipath::measure_loss(effort),
+        Part::PathChunks => multipath::measure_chunks(effort),
         Part::DeadPath => multipath::measure_death(effort),
         Part::Crowd => crowd::measure(effort),
         Part::Mice => mice::measure(effort),

@@ -6,7 +6,7 @@ use bench_record::{Record, Res, Samples};
 use guest_sim::suite::World;
 use serde_json::Value;
 
-use super::transfer::Ends;
+use super::transfer::{Ends, Verb};
 use super::{LONGEST, MB, RATE, VNICS, ends, mbit_per_sec, scope};
 use crate::Effort;
 use crate::masqd::ENGINE;
@@ -27,13 +27,13 @@ pub fn measure(effort: &Effort, world: &World) -> Res<Vec<Record>> {
     let ends: Ends = ends(world, PATHS)?;
     let mut transfer = ends.connect()?;
     transfer.time(len)?;
-    ends.forget(len);
+    ends.forget(len, Verb::Write);
     let (mut whole, mut hurt) = (Samples::EMPTY, Samples::EMPTY);
     let (mut switches, mut due) = (Samples::EMPTY, Samples::EMPTY);
     for _ in 0..effort.pick(15, 2) {
         let undisturbed = transfer.time(len)?;
         whole.push(mbit_per_sec(len, undisturbed));
-        ends.forget(len);
+        ends.forget(len, Verb::Write);
 
         let start = Instant::now();
         transfer.post(len)?;
@@ -50,7 +50,7 @@ pub fn measure(effort: &Effort, world: &World) -> Res<Vec<Record>> {
         due.push(before.timeout.as_secs_f64() * 1e3);
         transfer.finish()?;
         hurt.push(mbit_per_sec(len, start.elapsed()));
-        if !ends.has_arrived(len) {
+        if !ends.has_arrived(len, Verb::Write) {
             return Err("a message has not arrived as it was sent".into());
         }
         world.cluster.set_path(DEAD, true)?;

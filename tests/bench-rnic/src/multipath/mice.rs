@@ -19,15 +19,17 @@ const BAR: f64 = 1.0 / 3.0;
 
 /// Mice of 256 KiB, one after another.
 pub fn measure(effort: &Effort, world: &World) -> Res<Vec<Record>> {
-    let run = Duration::from_secs(effort.pick(15, 2));
+    let run = Duration::from_secs(effort.pick(10, 2));
     let ends = [ends(world, LINKS)?, ends(world, 1)?];
     let mut transfers: Vec<[Transfer; 2]> =
         ends.iter().map(|ends: &Ends| Ok([ends.connect()?, ends.connect()?])).collect::<Res<_>>()?;
+    let mut all: [Samples; 2] = Default::default();
     let mut percentiles: [[Samples; 2]; 2] = Default::default();
     let mut rates: [Samples; 2] = Default::default();
-    for _ in 0..effort.pick(5, 2) {
+    for _ in 0..effort.pick(15, 2) {
         for (k, [elephant, mouse]) in transfers.iter_mut().enumerate() {
             let (times, rate) = beside(elephant, mouse, run)?;
+            times.values().iter().for_each(|time| all[k].push(*time));
             for (samples, percent) in percentiles.iter_mut().zip([50.0, 99.0]) {
                 samples[k].push(times.percentile(percent));
             }
@@ -41,6 +43,7 @@ pub fn measure(effort: &Effort, world: &World) -> Res<Vec<Record>> {
     };
     let [p50, p99] = &percentiles;
     Ok(vec![
+        record("write_fct_256KiB_each_beside_elephant", &all, "ms"),
         record("write_fct_256KiB_p50_beside_elephant", p50, "ms"),
         record("write_fct_256KiB_p99_beside_elephant", p99, "ms").at_most(BAR),
         record("elephant_rate_beside_mice", &rates, "Mbit/s"),
@@ -51,7 +54,7 @@ pub fn measure(effort: &Effort, world: &World) -> Res<Vec<Record>> {
 fn beside(elephant: &mut Transfer, mouse: &mut Transfer, run: Duration) -> Res<(Samples, f64)> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let elephant = scope.spawn(|| walk(elephant, &ended));
+        let elephant = scope.spawn(|| elephant.walk(PIECE, &ended));
         // It has found its rate by then.
         std::thread::sleep(Duration::from_secs(1));
         let (start, mut times) = (Instant::now(), Samples::EMPTY);
@@ -63,22 +66,7 @@ fn beside(elephant: &mut Transfer, mouse: &mut Transfer, run: Duration) -> Res<(
         };
         let times = mice();
         ended.store(true, Relaxed);
-        let rate = elephant.join().map_err(|_| "the elephant has panicked")??;
-        Ok((times?, rate))
+        let (bytes, time) = elephant.join().map_err(|_| "the elephant has panicked")??;
+        Ok((times?, mbit_per_sec(bytes, time)))
     })
-}
-
-/// Goes on until it is told that it has ended; its rate in Mbit/s.
-fn walk(elephant: &mut Transfer, ended: &AtomicBool) -> Res<f64> {
-    let (start, mut bytes) = (Instant::now(), 2 * PIECE);
-    elephant.post(PIECE)?;
-    elephant.post(PIECE)?;
-    while !ended.load(Relaxed) {
-        elephant.finish()?;
-        elephant.post(PIECE)?;
-        bytes += PIECE;
-    }
-    elephant.finish()?;
-    elephant.finish()?;
-    Ok(mbit_per_sec(bytes, start.elapsed()))
 }
