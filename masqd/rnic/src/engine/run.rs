@@ -71,6 +71,16 @@ impl World {
         }
     }
 
+    /// Whether a queue pair in ERR is a hidden one, which has no queues of its own, and its leader is in ERR as well. Until then it sees to it that
+    /// the leader follows in time.
+    fn has_nothing_to_flush(&self, key: QpKey) -> bool {
+        let leader = self.qps.get(key).and_then(|qp| {
+            let member = qp.io.member.filter(|member| !member.is_leader())?;
+            self.vnics.get(qp.io.vnic)?.leader_of(member)
+        });
+        leader.and_then(|leader| self.qps.get(leader)).is_some_and(|leader| leader.core.state() == QpState::Err)
+    }
+
     /// After a turn: when the next one must come, whatever happens.
     fn arm_timer(&mut self, key: QpKey, completions_before: u64) {
         let now = self.now;
@@ -81,7 +91,9 @@ impl World {
                 if idle { (qp.flush_pause * 2).clamp(FLUSH_PAUSE, MAX_FLUSH_PAUSE) } else { FLUSH_PAUSE };
             // What is left to answer may be paced.
             let answers = qp.core.poll_timeout().filter(|t| *t > now);
-            answers.into_iter().chain([now.plus(qp.flush_pause)]).min()
+            let next_look = now.plus(qp.flush_pause);
+            let looks = !self.has_nothing_to_flush(key);
+            answers.into_iter().chain(looks.then_some(next_look)).min()
         } else if matches!(qp.path, Path::Local(_)) {
             qp.initiator.deadline()
         } else {
