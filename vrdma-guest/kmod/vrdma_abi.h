@@ -1042,6 +1042,11 @@ static_assert(offsetof(struct vrdma_status_line, reserved) == 4, "offset of vrdm
  * the offset of its data in the message; the peer's completion tells the length of the whole.
  */
 #define VRDMA_SEND_STEERED 64
+/*
+ * WorkHeader::splits: RDMA writes with immediate data. Their chunks are SEND_OP_RDMA_WRITE, and the end is a SEND_OP_RDMA_WRITE_IMM with
+ * SendHeader::inline_bytes; the peer's completion tells the length of the whole.
+ */
+#define VRDMA_SPLIT_WRITE_IMM 1
 /* Completion opcodes: the values of enum ibv_wc_opcode. */
 #define VRDMA_WC_SEND 0
 /* RDMA write. */
@@ -1130,15 +1135,21 @@ struct vrdma_work_header {
 	__u32 paths;
 	/* In a chunk ring: how many paths may carry chunks at a time; 0: as many as there are. Only the guest stores it, before RTR. Since version 1.4. */
 	__u32 most_paths;
+	/*
+	 * In a chunk ring, from RTR on: what can be split towards this peer besides WRITEs, READs and, with FEATURE_STEER, SENDs: SPLIT_ bits, of which
+	 * those that the guest does not know mean nothing. Only the RNIC stores it, before `paths`. Since version 1.4.
+	 */
+	__u32 splits;
 	/* Zero. */
-	__u32 reserved[12];
+	__u32 reserved[11];
 };
 static_assert(sizeof(struct vrdma_work_header) == 64, "size of vrdma_work_header");
 static_assert(offsetof(struct vrdma_work_header, producer) == 0, "offset of vrdma_work_header.producer");
 static_assert(offsetof(struct vrdma_work_header, taken) == 4, "offset of vrdma_work_header.taken");
 static_assert(offsetof(struct vrdma_work_header, paths) == 8, "offset of vrdma_work_header.paths");
 static_assert(offsetof(struct vrdma_work_header, most_paths) == 12, "offset of vrdma_work_header.most_paths");
-static_assert(offsetof(struct vrdma_work_header, reserved) == 16, "offset of vrdma_work_header.reserved");
+static_assert(offsetof(struct vrdma_work_header, splits) == 16, "offset of vrdma_work_header.splits");
+static_assert(offsetof(struct vrdma_work_header, reserved) == 20, "offset of vrdma_work_header.reserved");
 
 /* First stride of a completion queue. */
 struct vrdma_cq_header {
@@ -1188,7 +1199,7 @@ struct vrdma_send_header {
 	__u32 rkey;
 	/*
 	 * Bytes of inline data, with SEND_INLINE. Of a SEND_OP_RDMA_READ in the send queue of a queue pair with QP_MULTIPATH: bytes of the message that chunks
-	 * have read; its completion counts them. Else zero.
+	 * have read; its completion counts them. Of a SEND_OP_RDMA_WRITE_IMM there, where SPLIT_WRITE_IMM is set: bytes that chunks have written. Else zero.
 	 */
 	__u32 inline_bytes;
 };

@@ -15,6 +15,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use masq_driver::{DriverError, GroupAttr};
+use masq_types::Features;
+use vrdma_abi::ring::SPLIT_WRITE_IMM;
 
 use crate::assigned::Assigned;
 use crate::memory::GuestMemory;
@@ -56,6 +58,8 @@ pub struct Group {
     most: u8,
     /// Members below this number take chunks.
     takers: u32,
+    /// The peer understands the ends of WRITEs with immediate data.
+    splits_write_imm: bool,
     /// By number, from RTR on. None as long as there is one path only: then the queue pair is like any other.
     members: Vec<Sub>,
     /// The ways of the paths, by number; as many as members.
@@ -153,6 +157,7 @@ impl Group {
             chunks: ChunkRing::new(&format!("{what}, chunk ring"), chunks, memory)?,
             most: members,
             takers: 0,
+            splits_write_imm: false,
             members: Vec::new(),
             ways: Vec::new(),
             paths: Paths::new(0, Time::ZERO),
@@ -176,8 +181,13 @@ impl Group {
     }
 
     /// It begins, at RTR: with these members, the leader first, or without siblings. The guest is told how many paths that makes, but no more than it wants: then
-    /// the others carry none of its chunks, and are there for the peer's.
-    pub fn start(&mut self, memory: &GuestMemory, members: &[QpKey]) -> Result<(), RingBroken> {
+    /// the others carry none of its chunks, and are there for the peer's. What may be split depends on what both ends can do.
+    pub fn start(
+        &mut self,
+        memory: &GuestMemory,
+        members: &[QpKey],
+        features: Features,
+    ) -> Result<(), RingBroken> {
         self.clear();
         if members.len() > 1 {
             let sub = |key: &QpKey| Sub { key: *key, under_way: 0, carried: 0 };
@@ -186,7 +196,12 @@ impl Group {
         self.chunks.publish_done(memory, self.prefix)?;
         let (most, present) = (self.chunks.most_paths(memory)?, members.len() as u32);
         self.takers = if most == 0 { present } else { present.min(most) };
-        self.chunks.publish_paths(memory, self.takers)
+        self.splits_write_imm = features.contains(Features::WRITE_ENDS);
+        self.chunks.publish_paths(
+            memory,
+            self.takers,
+            if self.splits_write_imm { SPLIT_WRITE_IMM } else { 0 },
+        )
     }
 
     /// The queue pair is reset: it has no siblings, and its rings begin at 0.
@@ -343,6 +358,10 @@ impl Group {
             match queue.take_of_group(memory, work)? {
                 None => return Ok(false),
                 Some(Entry::Request) => {
+                    // Of a READ it is this end's own affair.
+                    if work.op == SendOp::WriteImm && work.before_bytes > 0 && !self.splits_write_imm {
+                        work.defect = Some(Status::LocQpOpErr);
+                    }
                     self.spine.outstanding += 1;
                     self.spine.passed = work.next_index;
                     self.spine.receives = self.spine.receives.wrapping_add(work.op.takes_receive().into());

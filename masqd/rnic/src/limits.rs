@@ -3,7 +3,9 @@
 use masq_types::Features;
 
 /// What it can do beyond standard RoCEv2.
-pub const FEATURES: Features = Features::from_bits(Features::SELECTIVE.bits() | Features::MULTIPATH.bits());
+pub const FEATURES: Features = Features::from_bits(
+    Features::SELECTIVE.bits() | Features::MULTIPATH.bits() | Features::WRITE_ENDS.bits(),
+);
 /// Doorbell slots of a device.
 pub const SLOTS: u16 = 8;
 /// Completion vectors of a device.

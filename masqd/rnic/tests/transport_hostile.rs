@@ -9,8 +9,8 @@ use masq_driver::QpState;
 use masq_rnic::transport::*;
 use masq_types::{Features, Mtu, Psn, Rkey};
 use masq_wire::{
-    AethRepr, AtomicAckEthRepr, AtomicEthRepr, Bth, BthRepr, DethRepr, Extension, HoldRepr, Ieth, ImmDt,
-    Kind, Layout, Msn, Opcode, PadCount, RethRepr, Syndrome,
+    AethRepr, AtomicAckEthRepr, AtomicEthRepr, BeforeRepr, Bth, BthRepr, DethRepr, Extension, HoldRepr, Ieth,
+    ImmDt, Kind, Layout, Msn, Opcode, PadCount, RethRepr, Syndrome,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -127,6 +127,8 @@ fn forge(f: &Forged, psn: Psn) -> Option<Vec<u8>> {
         Layout::Atomic => Extension::Atomic(AtomicEthRepr { va, rkey, swap_or_add: 3, compare: 4 }),
         Layout::Deth => Extension::Deth(DethRepr { qkey: 1, src_qp: qpn(0) }),
         Layout::DethImm => Extension::DethImm(DethRepr { qkey: 1, src_qp: qpn(0) }, imm),
+        Layout::ImmBefore => Extension::ImmBefore(imm, BeforeRepr { bytes: f.dma_len }),
+        Layout::RethImmBefore => Extension::RethImmBefore(reth, imm, BeforeRepr { bytes: f.rkey }),
     };
     let payload = match info.kind {
         Kind::SelectiveAck => 4 * (1 + f.payload % 32),

@@ -14,6 +14,8 @@ impl Features {
     pub const SELECTIVE: Features = Features(1);
     /// Groups of queue pairs, by which a connection uses several paths of the underlay: within them, the manufacturer opcodes 0xc2 to 0xc8.
     pub const MULTIPATH: Features = Features(2);
+    /// Ends of WRITEs with immediate data of which parts have come by other paths: the manufacturer opcodes 0xc9 and 0xca.
+    pub const WRITE_ENDS: Features = Features(4);
 
     /// The set with these bits.
     pub const fn from_bits(bits: u32) -> Self {

@@ -40,6 +40,7 @@ extern crate std;
 
 mod aeth;
 mod atomic;
+mod before;
 mod bth;
 mod deth;
 mod ecn;
@@ -59,6 +60,7 @@ mod xrceth;
 
 pub use aeth::{Aeth, AethRepr, Credits, Msn, NakCode, RnrTimer, Syndrome};
 pub use atomic::{AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr};
+pub use before::{Before, BeforeRepr};
 pub use bth::{Bth, BthRepr, DEFAULT_PKEY, PadCount};
 pub use deth::{Deth, DethRepr};
 pub use ecn::Ecn;

@@ -128,6 +128,8 @@ pub enum Header {
     Ieth,
     /// Hold time, 4 bytes; masq's own.
     Hold,
+    /// Bytes of the message that came before, 4 bytes; masq's own.
+    Before,
 }
 
 impl Header {
@@ -142,6 +144,7 @@ impl Header {
             Header::ImmDt => crate::ImmDt::LEN,
             Header::Ieth => crate::Ieth::LEN,
             Header::Hold => crate::Hold::LEN,
+            Header::Before => crate::Before::LEN,
         }
     }
 }
@@ -161,11 +164,13 @@ pub enum Layout {
     Atomic,
     Deth,
     DethImm,
+    ImmBefore,
+    RethImmBefore,
 }
 
 impl Layout {
     /// Every layout.
-    pub const ALL: [Layout; 11] = [
+    pub const ALL: [Layout; 13] = [
         Layout::None,
         Layout::Imm,
         Layout::Ieth,
@@ -177,6 +182,8 @@ impl Layout {
         Layout::Atomic,
         Layout::Deth,
         Layout::DethImm,
+        Layout::ImmBefore,
+        Layout::RethImmBefore,
     ];
 
     /// The headers behind the BTH, in order.
@@ -193,6 +200,8 @@ impl Layout {
             Layout::Atomic => &[Header::AtomicEth],
             Layout::Deth => &[Header::Deth],
             Layout::DethImm => &[Header::Deth, Header::ImmDt],
+            Layout::ImmBefore => &[Header::ImmDt, Header::Before],
+            Layout::RethImmBefore => &[Header::Reth, Header::ImmDt, Header::Before],
         }
     }
 
@@ -223,7 +232,10 @@ impl Layout {
 
     /// Whether immediate data is among the headers.
     pub const fn has_imm(self) -> bool {
-        matches!(self, Layout::Imm | Layout::RethImm | Layout::DethImm)
+        matches!(
+            self,
+            Layout::Imm | Layout::RethImm | Layout::DethImm | Layout::ImmBefore | Layout::RethImmBefore
+        )
     }
 }
 
@@ -272,7 +284,7 @@ impl OpcodeInfo {
     /// What the packet brings at the end of a SEND or WRITE.
     pub const fn tail(&self) -> Tail {
         match self.layout {
-            Layout::Imm | Layout::RethImm | Layout::DethImm => Tail::Immediate,
+            layout if layout.has_imm() => Tail::Immediate,
             Layout::Ieth => Tail::Invalidate,
             _ => Tail::Plain,
         }
@@ -380,6 +392,8 @@ table! {
     0xc6 MASQ_SEND_FIRST          "masq steered SEND First"         Manufacturer Send  First  Reth    Payload
     0xc7 MASQ_SEND_ONLY           "masq steered SEND Only"          Manufacturer Send  Only   Reth    Payload
     0xc8 MASQ_SEND_ONLY_IMM       "masq steered SEND Only with Immediate" Manufacturer Send Only RethImm Payload
+    0xc9 MASQ_WRITE_LAST_IMM      "masq end of WRITE Last with Immediate" Manufacturer Write Last ImmBefore     Payload
+    0xca MASQ_WRITE_ONLY_IMM      "masq end of WRITE Only with Immediate" Manufacturer Write Only RethImmBefore Payload
 }
 
 static BY_VALUE: [Option<OpcodeInfo>; 256] = {
@@ -525,7 +539,7 @@ mod tests {
     #[test]
     fn extension_headers_have_the_lengths_of_the_standard() {
         let lengths = Layout::ALL.map(Layout::len_bytes);
-        assert_eq!(lengths, [0, 4, 4, 16, 20, 4, 12, 8, 28, 8, 12]);
+        assert_eq!(lengths, [0, 4, 4, 16, 20, 4, 12, 8, 28, 8, 12, 8, 24]);
     }
 
     #[test]
@@ -543,14 +557,14 @@ mod tests {
             (0x44, Transport::Rd),
             (0x80, Transport::Cnp),
             (0xb5, Transport::Xrc),
-            (0xc9, Transport::Manufacturer),
+            (0xcb, Transport::Manufacturer),
             (0xff, Transport::Manufacturer),
         ] {
             assert_eq!(Opcode(value).info(), None);
             assert_eq!(Opcode(value).transport(), transport);
             assert_eq!(Opcode(value).is_manufacturer(), value >= 0xc0);
         }
-        assert_eq!(Opcode(0xc9).to_string(), "opcode 0xc9");
+        assert_eq!(Opcode(0xcb).to_string(), "opcode 0xcb");
         assert!(Opcode::MASQ_TIMED_ACK.is_manufacturer() && Opcode::MASQ_SELECTIVE_ACK.is_manufacturer());
         assert_eq!(Opcode::RC_ACK.to_string(), "RC Acknowledge");
     }

@@ -2,8 +2,9 @@ use masq_types::{Mtu, Psn, WireQpn};
 
 use crate::opcode::{Body, Layout, Opcode, OpcodeInfo, Position};
 use crate::{
-    Aeth, AethRepr, Arrived, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Bth, BthRepr, Deth,
-    DethRepr, Hold, HoldRepr, ICRC_BYTES, Ieth, ImmDt, PadCount, Reth, RethRepr, WireError, XrcEth,
+    Aeth, AethRepr, Arrived, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Before, BeforeRepr,
+    Bth, BthRepr, Deth, DethRepr, Hold, HoldRepr, ICRC_BYTES, Ieth, ImmDt, PadCount, Reth, RethRepr,
+    WireError, XrcEth,
 };
 
 /// Bytes of all transport headers of any packet, at most: BTH, XRCETH and AtomicETH.
@@ -32,6 +33,8 @@ pub enum Extension {
     Atomic(AtomicEthRepr),
     Deth(DethRepr),
     DethImm(DethRepr, ImmDt),
+    ImmBefore(ImmDt, BeforeRepr),
+    RethImmBefore(RethRepr, ImmDt, BeforeRepr),
 }
 
 impl Extension {
@@ -49,13 +52,15 @@ impl Extension {
             Extension::Atomic(_) => Layout::Atomic,
             Extension::Deth(_) => Layout::Deth,
             Extension::DethImm(..) => Layout::DethImm,
+            Extension::ImmBefore(..) => Layout::ImmBefore,
+            Extension::RethImmBefore(..) => Layout::RethImmBefore,
         }
     }
 
     /// The RETH, if there is one.
     pub const fn reth(&self) -> Option<&RethRepr> {
         match self {
-            Extension::Reth(r) | Extension::RethImm(r, _) => Some(r),
+            Extension::Reth(r) | Extension::RethImm(r, _) | Extension::RethImmBefore(r, ..) => Some(r),
             _ => None,
         }
     }
@@ -104,6 +109,15 @@ impl Extension {
     pub const fn imm(&self) -> Option<ImmDt> {
         match self {
             Extension::Imm(i) | Extension::RethImm(_, i) | Extension::DethImm(_, i) => Some(*i),
+            Extension::ImmBefore(i, _) | Extension::RethImmBefore(_, i, _) => Some(*i),
+            _ => None,
+        }
+    }
+
+    /// What came of the message before, if that is said.
+    pub const fn before(&self) -> Option<BeforeRepr> {
+        match self {
+            Extension::ImmBefore(_, b) | Extension::RethImmBefore(_, _, b) => Some(*b),
             _ => None,
         }
     }
@@ -139,6 +153,15 @@ impl Extension {
             Layout::Atomic => Extension::Atomic(AtomicEthRepr::parse(AtomicEth::from_prefix(bytes)?)),
             Layout::Deth => Extension::Deth(deth(bytes)?),
             Layout::DethImm => Extension::DethImm(deth(bytes)?, ImmDt::from_prefix(after(Deth::LEN)?)?),
+            Layout::ImmBefore => {
+                let before = Before::from_prefix(after(ImmDt::LEN)?)?;
+                Extension::ImmBefore(ImmDt::from_prefix(bytes)?, BeforeRepr::parse(before))
+            }
+            Layout::RethImmBefore => {
+                let imm = ImmDt::from_prefix(after(Reth::LEN)?)?;
+                let before = Before::from_prefix(after(Reth::LEN + ImmDt::LEN)?)?;
+                Extension::RethImmBefore(reth(bytes)?, imm, BeforeRepr::parse(before))
+            }
         })
     }
 
@@ -174,6 +197,18 @@ impl Extension {
                 let (head, rest) = split(bytes)?;
                 deth.emit(head);
                 imm.emit(split(rest)?.0);
+            }
+            Extension::ImmBefore(imm, before) => {
+                let (head, rest) = split(bytes)?;
+                imm.emit(head);
+                before.emit(split(rest)?.0);
+            }
+            Extension::RethImmBefore(reth, imm, before) => {
+                let (head, rest) = split(bytes)?;
+                reth.emit(head);
+                let (head, rest) = split(rest)?;
+                imm.emit(head);
+                before.emit(split(rest)?.0);
             }
         }
         Some(())

@@ -79,6 +79,8 @@ const HEADER_BYTES: &[(u8, usize)] = &[
     (0xc6, 28),
     (0xc7, 28),
     (0xc8, 32),
+    (0xc9, 20),
+    (0xca, 36),
 ];
 
 /// A packet of `len` bytes in all with this opcode and pad count, and zeros elsewhere.
@@ -285,6 +287,38 @@ fn golden_bytes_of_steered_messages_both_ways() {
     }
 }
 
+/// The end of a WRITE says how much of the message came before.
+#[test]
+fn golden_bytes_of_the_ends_of_writes_both_ways() {
+    let bytes = [
+        0xca, 0x40, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 1, 0, // BTH
+        0, 0, 0, 0, 0, 0x0f, 0xf0, 0, 0, 0, 0, 7, 0, 0, 0, 4, // RETH
+        b'i', b'm', b'm', b'!', // ImmDt
+        0, 0x0f, 0xe0, 0, // what came before
+        1, 2, 3, 4, // payload
+        0, 0, 0, 0, // ICRC
+    ];
+    let reth = RethRepr { va: 0xf_f000, rkey: Rkey(7), dma_len: 4 };
+    let (imm, before) = (ImmDt(*b"imm!"), BeforeRepr { bytes: 0xf_e000 });
+    let repr = |opcode, ext| PacketRepr::new(opcode, WireQpn::from_wire(9), Psn::new(0x100), ext);
+    for (opcode, ext, from) in [
+        (Opcode::MASQ_WRITE_ONLY_IMM, Extension::RethImmBefore(reth, imm, before), 12),
+        (Opcode::MASQ_WRITE_LAST_IMM, Extension::ImmBefore(imm, before), 28),
+    ] {
+        let expected = [&[opcode.0], &bytes[1..12], &bytes[from..]].concat();
+        let parsed = parse(&expected).unwrap();
+        assert_eq!((parsed.repr, parsed.payload), (repr(opcode, ext), &bytes[36..40]));
+        assert_eq!((parsed.repr.ext.imm(), parsed.repr.ext.before()), (Some(imm), Some(before)));
+        let mut out = [0xa5; MAX_HEADER_BYTES];
+        let len = expected.len() - 8;
+        assert_eq!(repr(opcode, ext).emit_headers(&mut out), Ok(len));
+        assert_eq!(out[..len], expected[..len]);
+        for short in 0..len {
+            assert!(parse(&expected[..short]).is_err());
+        }
+    }
+}
+
 /// The XRCETH comes right behind the BTH, and only in requests (IBTA Vol 1 Annex A14).
 #[test]
 fn golden_bytes_of_xrc_both_ways() {
@@ -321,7 +355,7 @@ fn emit_refuses_what_no_receiver_would_understand() {
     let imm = Extension::Imm(ImmDt([0; 4]));
     let (opcode, got) = (Opcode::RC_SEND_ONLY, Layout::Imm);
     assert_eq!(with(opcode, imm), Err(WireError::LayoutMismatch { opcode, got }));
-    assert_eq!(with(Opcode(0xc9), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xc9))));
+    assert_eq!(with(Opcode(0xcb), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xcb))));
     assert_eq!(with(Opcode::RC_SEND_ONLY_IMM, imm), Ok(16));
 }
 

@@ -4,9 +4,9 @@ use masq_types::{Mtu, Psn, Rkey, WireQpn};
 use masq_wire::ip::{Datagram, IPV4_LEN, IPV6_LEN, Ipv4Repr, Ipv6Repr, PROTO_UDP, UDP_LEN, UdpRepr};
 use masq_wire::pcap::{LinkType, Pcap};
 use masq_wire::{
-    AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, Extension, HoldRepr, ICRC_BYTES, IcrcFlow,
-    IcrcVerdict, Ieth, ImmDt, Ipv4Ident, Kind, Layout, MAX_HEADER_BYTES, Msn, Opcode, PacketRepr, Position,
-    ROCEV2_UDP_PORT, RethRepr, Syndrome, XrcEth, explain_ipv4_id, parse,
+    AethRepr, AtomicAckEthRepr, AtomicEthRepr, BeforeRepr, BthRepr, DethRepr, Extension, HoldRepr,
+    ICRC_BYTES, IcrcFlow, IcrcVerdict, Ieth, ImmDt, Ipv4Ident, Kind, Layout, MAX_HEADER_BYTES, Msn, Opcode,
+    PacketRepr, Position, ROCEV2_UDP_PORT, RethRepr, Syndrome, XrcEth, explain_ipv4_id, parse,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -57,6 +57,12 @@ fn extension(layout: Layout) -> BoxedStrategy<Extension> {
             .boxed(),
         Layout::Deth => deth().prop_map(Extension::Deth).boxed(),
         Layout::DethImm => (deth(), imm()).prop_map(|(d, i)| Extension::DethImm(d, i)).boxed(),
+        Layout::ImmBefore => {
+            (imm(), any::<u32>()).prop_map(|(i, bytes)| Extension::ImmBefore(i, BeforeRepr { bytes })).boxed()
+        }
+        Layout::RethImmBefore => (reth(), imm(), any::<u32>())
+            .prop_map(|(r, i, bytes)| Extension::RethImmBefore(r, i, BeforeRepr { bytes }))
+            .boxed(),
     }
 }
 

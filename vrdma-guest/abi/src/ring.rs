@@ -102,6 +102,9 @@ abi_constants! {
     /// In a send queue, with SEND_OP_SEND and SEND_OP_SEND_IMM: the end of a message whose beginning chunks have placed (SEND_OP_STEER). remote_addr is
     /// the offset of its data in the message; the peer's completion tells the length of the whole.
     pub const SEND_STEERED: u8 = 64;
+    /// WorkHeader::splits: RDMA writes with immediate data. Their chunks are SEND_OP_RDMA_WRITE, and the end is a SEND_OP_RDMA_WRITE_IMM with
+    /// SendHeader::inline_bytes; the peer's completion tells the length of the whole.
+    pub const SPLIT_WRITE_IMM: u32 = 1;
     /// Completion opcodes: the values of enum ibv_wc_opcode.
     pub const WC_SEND: u8 = 0;
     /// RDMA write.
@@ -190,8 +193,11 @@ abi_structs! {
         pub paths: u32,
         /// In a chunk ring: how many paths may carry chunks at a time; 0: as many as there are. Only the guest stores it, before RTR. Since version 1.4.
         pub most_paths: u32,
+        /// In a chunk ring, from RTR on: what can be split towards this peer besides WRITEs, READs and, with FEATURE_STEER, SENDs: SPLIT_ bits, of which
+        /// those that the guest does not know mean nothing. Only the RNIC stores it, before `paths`. Since version 1.4.
+        pub splits: u32,
         /// Zero.
-        pub reserved: [u32; 12],
+        pub reserved: [u32; 11],
     }
 
     /// First stride of a completion queue.
@@ -233,7 +239,7 @@ abi_structs! {
         /// The peer's key of an RDMA request.
         pub rkey: u32,
         /// Bytes of inline data, with SEND_INLINE. Of a SEND_OP_RDMA_READ in the send queue of a queue pair with QP_MULTIPATH: bytes of the message that chunks
-        /// have read; its completion counts them. Else zero.
+        /// have read; its completion counts them. Of a SEND_OP_RDMA_WRITE_IMM there, where SPLIT_WRITE_IMM is set: bytes that chunks have written. Else zero.
         pub inline_bytes: u32,
     }
 

@@ -19,7 +19,7 @@ use vrdma_abi::config::FEATURE_STEER;
 use vrdma_abi::ring::{
     SEND_AFTER_CHUNK, SEND_AFTER_SQ, SEND_FENCE, SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE,
     SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_OP_SEND_INV, SEND_OP_STEER, SEND_OP_WAIT,
-    SEND_STEERED, STRIDE_SHIFT_MAX, SendHeader, Sge,
+    SEND_STEERED, SPLIT_WRITE_IMM, STRIDE_SHIFT_MAX, SendHeader, Sge,
 };
 use vrdma_abi::uapi::UserContextReply;
 use vrdma_rings::{ChunkRing, PostError, SendData, SendRequest, SendRing};
@@ -103,6 +103,8 @@ pub struct Multipath {
     offer: Offer,
     chunks: ChunkRing<Mapped>,
     splitter: Splitter,
+    /// What can be split besides, towards the peer: SPLIT_ bits.
+    splits: u32,
     /// Requests that the application may have outstanding.
     max_requests: u32,
     chunk_entries: u32,
@@ -137,6 +139,7 @@ impl Multipath {
         Self {
             offer,
             chunks,
+            splits: 0,
             splitter: Splitter::new(Limits::new(chunk_entries)),
             max_requests,
             chunk_entries,
@@ -189,7 +192,8 @@ impl Multipath {
             SEND_OP_RDMA_WRITE => Some(Kind::Write),
             SEND_OP_RDMA_READ => Some(Kind::Read),
             SEND_OP_SEND | SEND_OP_SEND_IMM if self.offer.steers => Some(Kind::Send),
-            // The receiver would be told the length of the end alone of a write with immediate data.
+            // Other peers would tell the receiver the length of the end alone.
+            SEND_OP_RDMA_WRITE_IMM if self.splits & SPLIT_WRITE_IMM != 0 => Some(Kind::WriteImm),
             _ => None,
         }
     }
@@ -281,8 +285,10 @@ fn chunk_request(kind: Kind, request: &SendRequest, receive: u32, chunk: &Chunk)
 
 fn tail_request(kind: Kind, request: &SendRequest, offset: u32) -> SendRequest {
     match kind {
-        Kind::Write | Kind::WriteImm => SendRequest { remote_addr: at(request, offset), ..*request },
-        Kind::Read => SendRequest { remote_addr: at(request, offset), before_bytes: offset, ..*request },
+        Kind::Write => SendRequest { remote_addr: at(request, offset), ..*request },
+        Kind::Read | Kind::WriteImm => {
+            SendRequest { remote_addr: at(request, offset), before_bytes: offset, ..*request }
+        }
         Kind::Send => {
             SendRequest { remote_addr: offset.into(), flags: request.flags | SEND_STEERED, ..*request }
         }
@@ -435,6 +441,7 @@ impl SendQueue {
     pub fn connect(&mut self) {
         if let Some(multipath) = &mut self.multipath {
             multipath.splitter.connect(multipath.chunks.paths());
+            multipath.splits = multipath.chunks.splits();
         }
     }
 

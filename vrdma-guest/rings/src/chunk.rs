@@ -14,6 +14,7 @@ use crate::work::PostError;
 
 const PATHS: usize = offset_of!(WorkHeader, paths);
 const MOST_PATHS: usize = offset_of!(WorkHeader, most_paths);
+const SPLITS: usize = offset_of!(WorkHeader, splits);
 
 /// The guest's side of a chunk ring.
 ///
@@ -30,6 +31,11 @@ impl<M: SharedMemory> ChunkRing<M> {
     /// How many paths the queue pair uses: 0 before RTR. With 1 nothing is to be posted here.
     pub fn paths(&self) -> u32 {
         self.0.0.memory.load_acquire(PATHS)
+    }
+
+    /// What can be split besides what always can (SPLIT_), once [`paths`](Self::paths) is not 0.
+    pub fn splits(&self) -> u32 {
+        self.0.0.memory.load_acquire(SPLITS)
     }
 
     /// Of the paths that there are, no more than so many are to carry chunks, from the next RTR on; 0: as many as there are.
@@ -116,7 +122,9 @@ mod tests {
         let memory = buffer.mapping();
         let mut ring = ChunkRing::new(buffer.mapping(), 4, 6).unwrap();
         assert_eq!(ring.paths(), 0);
+        memory.store_release(SPLITS, 1);
         memory.store_release(PATHS, 4);
+        assert_eq!(ring.splits(), 1);
         ring.reset();
         assert_eq!(ring.paths(), 4);
         ring.limit_paths(2);

@@ -73,7 +73,7 @@ pub struct SendRequest {
     pub remote_addr: u64,
     /// The peer's key of an RDMA request; the new key of a window or region.
     pub rkey: u32,
-    /// Of the end of a split RDMA READ: bytes of the message that chunks have read.
+    /// Of the end of a split RDMA READ, or of an RDMA WRITE with immediate data: bytes of the message that chunks have read or written.
     pub before_bytes: u32,
     /// The destination.
     pub target: Target,

@@ -337,7 +337,7 @@ impl Engine {
         }
         let Some(vnic) = world.vnics.get_mut(vnic_key) else { return };
         let Some(group) = vnic.groups.get_mut(group) else { return };
-        if group.start(&vnic.memory, &members).is_err()
+        if group.start(&vnic.memory, &members, connection.features).is_err()
             && let Some(qp) = world.qps.get_mut(leader)
         {
             // Found out with its next request.

@@ -78,7 +78,9 @@ impl World {
             let member = qp.io.member.filter(|member| !member.is_leader())?;
             self.vnics.get(qp.io.vnic)?.leader_of(member)
         });
-        leader.and_then(|leader| self.qps.get(leader)).is_some_and(|leader| leader.core.state() == QpState::Err)
+        leader
+            .and_then(|leader| self.qps.get(leader))
+            .is_some_and(|leader| leader.core.state() == QpState::Err)
     }
 
     /// After a turn: when the next one must come, whatever happens.

@@ -22,6 +22,7 @@ const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
 const TAKEN: usize = std::mem::offset_of!(WorkHeader, taken);
 const PATHS: usize = std::mem::offset_of!(WorkHeader, paths);
 const MOST_PATHS: usize = std::mem::offset_of!(WorkHeader, most_paths);
+const SPLITS: usize = std::mem::offset_of!(WorkHeader, splits);
 const SGE_BYTES: usize = vrdma_abi::ring::Sge::SIZE;
 
 /// The ring can no longer be read: the guest announced more entries than it has, or its memory has gone. The queue
@@ -177,7 +178,7 @@ impl SendRing {
             work.steered = true;
         }
         self.read(&head, entry, work);
-        if work.op == SendOp::Read {
+        if work.op == SendOp::Read || (work.op == SendOp::WriteImm && !work.inline) {
             work.before_bytes = head.inline_bytes;
         }
         Ok(Some(Entry::Request))
@@ -413,8 +414,9 @@ impl ChunkRing {
         self.ring.pages.header(memory).and_then(|h| h.load_u32(MOST_PATHS)).ok_or(RingBroken)
     }
 
-    /// Tells the guest how many paths are used.
-    pub fn publish_paths(&self, memory: &GuestMemory, paths: u32) -> Result<(), RingBroken> {
+    /// Tells the guest how many paths are used, and what may be split besides what always may (SPLIT_).
+    pub fn publish_paths(&self, memory: &GuestMemory, paths: u32, splits: u32) -> Result<(), RingBroken> {
+        self.publish(memory, SPLITS, splits)?;
         self.publish(memory, PATHS, paths)
     }
 

@@ -353,7 +353,7 @@ pub struct SendWork {
     pub op: SendOp,
     /// It comes from the chunk ring of a queue pair with several paths.
     pub is_chunk: bool,
-    /// A READ is the end of a message of which chunks have read so many bytes.
+    /// A READ, or a WRITE with immediate data, is the end of a message of which chunks have read or written so many bytes.
     pub before_bytes: u32,
     /// A reason to fail it when its turn comes, found while reading the ring: an unknown opcode, too many entries
     /// ([`Status::LocQpOpErr`]), too much inline data ([`Status::LocLenErr`]).

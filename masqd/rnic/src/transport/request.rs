@@ -1,7 +1,9 @@
 //! One send request on its way: what it looks like in packets.
 
 use masq_types::{Mtu, Psn, WireQpn};
-use masq_wire::{AtomicEthRepr, Extension, Ieth, Opcode, PacketRepr, Position, RethRepr, Transport, XrcEth};
+use masq_wire::{
+    AtomicEthRepr, BeforeRepr, Extension, Ieth, Opcode, PacketRepr, Position, RethRepr, Transport, XrcEth,
+};
 
 use super::env::{Cause, Env, LocalAccess, MemoryFault, SendOp, SendWork, Sge, Status};
 use super::{Attributes, QpConfig};
@@ -65,7 +67,7 @@ pub fn judge_send_with(
         return Err(Failure::new(Status::LocLenErr, Cause::AtomicLength));
     }
     let len = if work.op.is_atomic() { ATOMIC_BYTES as u64 } else { len };
-    let before = if work.is_steered() { work.remote_addr } else { 0 };
+    let before = if work.is_steered() { work.remote_addr } else { work.before_bytes.into() };
     if before.saturating_add(len) > u64::from(config.max_msg_bytes) {
         return Err(Failure::new(Status::LocLenErr, Cause::MessageTooLong));
     }
@@ -200,6 +202,7 @@ impl Request {
         let plain = Extension::None;
         let imm = Extension::Imm(work.imm);
         let inv = Extension::Ieth(Ieth(work.inv));
+        let before = BeforeRepr { bytes: work.before_bytes };
         let whole = reth(work.remote_addr, self.len);
         let (opcode, ext) = match (work.op, position) {
             (SendOp::Steer, Position::First) => (Opcode::MASQ_STEER_FIRST, Extension::Reth(whole)),
@@ -233,6 +236,12 @@ impl Request {
             (SendOp::Write | SendOp::WriteImm, Position::Middle) => (Opcode::RC_WRITE_MIDDLE, plain),
             (SendOp::Write, Position::Last) => (Opcode::RC_WRITE_LAST, plain),
             (SendOp::Write, Position::Only) => (Opcode::RC_WRITE_ONLY, Extension::Reth(whole)),
+            (SendOp::WriteImm, Position::Last) if before.bytes > 0 => {
+                (Opcode::MASQ_WRITE_LAST_IMM, Extension::ImmBefore(work.imm, before))
+            }
+            (SendOp::WriteImm, Position::Only) if before.bytes > 0 => {
+                (Opcode::MASQ_WRITE_ONLY_IMM, Extension::RethImmBefore(whole, work.imm, before))
+            }
             (SendOp::WriteImm, Position::Last) => (Opcode::RC_WRITE_LAST_IMM, imm),
             (SendOp::WriteImm, Position::Only) => {
                 (Opcode::RC_WRITE_ONLY_IMM, Extension::RethImm(whole, work.imm))

@@ -370,6 +370,12 @@ impl Responder {
         if !fits || write.len > link.config.max_msg_bytes {
             return Err(Refusal::Invalid("an RDMA WRITE's packets do not add up to its length"));
         }
+        // Where other paths have carried a part, the length of the whole is the peer's word: it could have written all of it.
+        let before = packet.repr.ext.before().map_or(0, |before| before.bytes);
+        let whole = write.len.checked_add(before).filter(|whole| *whole <= link.config.max_msg_bytes);
+        let Some(whole) = whole else {
+            return Err(Refusal::Invalid("the parts of an RDMA WRITE are longer than a message can be"));
+        };
         let with_imm = packet.info.tail() == Tail::Immediate;
         if with_imm {
             self.receive.take(env)?;
@@ -386,7 +392,7 @@ impl Responder {
             self.message = Message::None;
             self.message_done();
             if with_imm {
-                self.receive.complete(env, packet, WcOpcode::RecvRdmaWithImm, write.len);
+                self.receive.complete(env, packet, WcOpcode::RecvRdmaWithImm, whole);
             }
         } else {
             // The check has seen the whole range, so that this does not wrap.

@@ -34,6 +34,15 @@ impl Qp {
         self.chunks().ring.lock().unwrap().paths()
     }
 
+    /// What can be split besides WRITEs, READs and SENDs, from RTR on (SPLIT_).
+    ///
+    /// # Panics
+    /// When it has no chunk ring.
+    #[track_caller]
+    pub fn splits(&self) -> u32 {
+        self.chunks().ring.lock().unwrap().splits()
+    }
+
     /// From the next RTR on, its chunks take no more than so many paths.
     ///
     /// # Panics

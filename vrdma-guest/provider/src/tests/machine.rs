@@ -344,6 +344,13 @@ impl Qp<'_> {
         self.machine.memory.store_release(self.rings().chunks_offset as usize + 8, paths);
     }
 
+    /// The RNIC says what can be split besides, as it does at RTR.
+    pub fn tell_splits(&self, splits: u32) {
+        let at =
+            self.rings().chunks_offset as usize + std::mem::offset_of!(vrdma_abi::ring::WorkHeader, splits);
+        self.machine.memory.store_release(at, splits);
+    }
+
     /// The RNIC has done the chunks below an index.
     pub fn tell_chunks_done(&self, index: u32) {
         self.machine.memory.store_release(self.rings().chunks_offset as usize + 4, index);

@@ -335,6 +335,36 @@ fn the_queue_takes_as_many_requests_as_were_promised() {
     with_qp(tight, |_, qp, _| assert_eq!(fill(qp), WRS));
 }
 
+/// Writes with immediate data are split where the RNIC has said that the peer understands it; the end says what came before.
+#[test]
+fn writes_with_immediate_data_are_split_where_the_peer_understands_it() {
+    with_qp(several, |_, qp, _| {
+        let mut data = [sge(0, MIB, 1)];
+        let mut post = |qp: &Qp<'_>| {
+            let mut request = request(IBV_WR_RDMA_WRITE_WITH_IMM, 5, 0x100, &mut data);
+            request.imm_data = 9;
+            qp.post_send(&mut [request]).unwrap();
+            (qp.take_chunks(), qp.take_sends())
+        };
+        let (chunks, sent) = post(qp);
+        assert_eq!((chunks.len(), sent.len(), sent[0].header.inline_bytes), (0, 1, 0));
+        assert_eq!(qp.modify(IBV_QPS_RESET), 0);
+        qp.reset_rnic();
+        qp.tell_splits(SPLIT_WRITE_IMM | 1 << 31);
+        connect(qp, PATHS);
+        let (chunks, sent) = post(qp);
+        assert!(chunks.len() >= 2 * PATHS as usize);
+        assert!(chunks.iter().all(|chunk| chunk.header.opcode == SEND_OP_RDMA_WRITE));
+        let [wait, end] = &sent[..] else { panic!("{} entries", sent.len()) };
+        assert_eq!((wait.header.opcode, end.header.opcode), (SEND_OP_WAIT, SEND_OP_RDMA_WRITE_IMM));
+        let before: u32 = chunks.iter().map(bytes).sum();
+        assert_eq!((end.header.inline_bytes, before + bytes(end)), (before, MIB));
+        assert_eq!(end.header.remote_addr, 0x100 + u64::from(before));
+        assert_eq!((end.header.imm_or_inv, end.header.wr_id, end.header.flags), (9, 5, SEND_SIGNALED));
+        assert_eq!(pieces(chunks.iter().chain([end])), [(1, 0, u64::from(MIB))]);
+    });
+}
+
 /// A queue for many requests does not keep the first of them from being split, nor the last: there are fewer chunks for each.
 #[test]
 fn long_queues_are_split_from_the_first_request_to_the_last() {

@@ -14,7 +14,7 @@ use clap::Parser;
 use guest_sim::Layout;
 use guest_sim::suite::{Conn, Runner, Setup, Side, World, layout, programs};
 use guest_sim::verbs::{Mr, QpCaps, wr};
-use vrdma_abi::ring::{SEND_OP_RDMA_READ, Sge};
+use vrdma_abi::ring::{SEND_OP_RDMA_READ, SEND_OP_RDMA_WRITE, SEND_OP_RDMA_WRITE_IMM, Sge};
 use vrdma_rings::SendRequest;
 
 /// A test: its name and itself.
@@ -103,11 +103,13 @@ pub fn post_message(
     let mut until = c.a.chunk_indexes().0;
     let first = until;
     for offset in (at..end).step_by(CHUNK) {
-        let (request, sge) = chunk(opcode, here, there, offset, CHUNK.min(end - offset));
+        let part = if opcode == SEND_OP_RDMA_WRITE_IMM { SEND_OP_RDMA_WRITE } else { opcode };
+        let (request, sge) = chunk(part, here, there, offset, CHUNK.min(end - offset));
         until = c.a.post_chunk(&request, &[sge]).expect("room for a chunk");
     }
     c.a.post_wait(wr_id, until).expect("room to wait");
-    let before_bytes = if opcode == SEND_OP_RDMA_READ { (end - at) as u32 } else { 0 };
+    let counts_all = matches!(opcode, SEND_OP_RDMA_READ | SEND_OP_RDMA_WRITE_IMM);
+    let before_bytes = if counts_all { (end - at) as u32 } else { 0 };
     let tail = SendRequest { before_bytes, ..wr::rdma(opcode, wr_id, there, end) };
     c.a.post_send(&tail, &[here.sge(end, TAIL)]).expect("room for the end");
     until.wrapping_sub(first)

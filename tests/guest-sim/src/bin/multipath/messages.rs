@@ -11,6 +11,7 @@ use crate::{Ends, MOST_PATHS, PATHS, Test, post_message, sent};
 pub const TESTS: &[Test] = &[
     ("a_write_goes_by_all_paths", |w| by_all_paths(w, "blue-1", PATHS, SEND_OP_RDMA_WRITE)),
     ("a_read_goes_by_all_paths", |w| by_all_paths(w, "blue-1", PATHS, SEND_OP_RDMA_READ)),
+    ("writes_with_immediate_data", write_imm),
     ("a_guest_that_wants_fewer_paths", fewer),
     ("both_ends_at_once", both_ways),
     ("many_queue_pairs_with_several_paths", many),
@@ -27,7 +28,8 @@ pub const MANY_PATHS_TESTS: &[Test] = &[
     ("numbers_and_quotas_of_ten_paths", |w| numbers(w, "blue-2", 10)),
 ];
 
-pub const LOSSY_TESTS: &[Test] = &[("random_messages_over_bad_links", random)];
+pub const LOSSY_TESTS: &[Test] =
+    &[("random_messages_over_bad_links", random), ("writes_with_immediate_data_over_bad_links", write_imm)];
 pub const ENGINE_TESTS: &[Test] =
     &[("random_messages_on_several_engines", random), ("many_queue_pairs_on_several_engines", many)];
 
@@ -59,6 +61,27 @@ fn by_all_paths(world: &World, vnic: &str, paths: u8, opcode: u8) {
         let bytes = after[sender] - before[sender];
         assert!(bytes > crate::CHUNK as u64, "path {path} has carried {bytes} bytes");
     }
+}
+
+/// The receiver of a WRITE with immediate data is told once, of the whole, when all of it is there.
+fn write_imm(world: &World) {
+    let e = Ends::open(world);
+    let (here, there) = (e.a.buffer(BYTES), e.b.buffer(BYTES));
+    let c = e.connect();
+    assert_eq!((c.a.splits(), c.b.splits()), (SPLIT_WRITE_IMM, SPLIT_WRITE_IMM));
+    for round in 0..8 {
+        let (at, len) = (round * 999, (1 << 20) + round * 12_345);
+        here.write(at, &pattern(round as u64, len));
+        c.b.post_recv(round as u64, &[]).expect("room for a receive");
+        post_message(&c, SEND_OP_RDMA_WRITE_IMM, 7, (&here, &there), at, len);
+        let told = c.b.recv_completion();
+        assert_status(&told, WC_SUCCESS);
+        assert_eq!((told.wr_id, told.opcode), (round as u64, WC_RECV_RDMA_WITH_IMM));
+        assert_eq!(told.byte_len as usize, len, "the length of the whole");
+        assert_same(&there.read(at, len), &pattern(round as u64, len), "the message");
+        assert_status(&c.a.send_completion(), WC_SUCCESS);
+    }
+    assert!(paths(world, 1, "blue-1").iter().all(|path| path["chunks"].as_u64() > Some(0)));
 }
 
 /// A guest sends by as many paths as it wants, and its peer as it wants itself.
