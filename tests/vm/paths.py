@@ -60,13 +60,14 @@ def a_program_has_as_many_paths_as_its_environment_says(lab):
 
     def run(value):
         setting = f"VRDMA_MULTIPATH={value} ib_write_bw"
-        return both_sides(place, f"ib_write_bw {on(server_vm)} -F -n 30 -s 4194304",
-                          f"{setting} {on(client_vm)} -F -n 30 -s 4194304 {{server}}", 18515)[1]
+        return both_sides(place, f"ib_write_bw {on(server_vm)} -F -n 30 -s 4194304 -t 4",
+                          f"{setting} {on(client_vm)} -F -n 30 -s 4194304 -t 4 {{server}}", 18515)[1]
 
     for value, used in (("1", 1), ("2", 2), ("3", 3), ("99", PATHS), ("four", PATHS)):
         said = []
         parts = shares(client_vm.host, lambda: said.append(run(value)))
-        assert min(parts[:used]) > 0.05 and sum(parts[used:]) < 0.05, f"{value}: the paths take {parts}"
+        # The links have no rate, so that paths share as the hosts' processors have it.
+        assert min(parts[:used]) > 0.02 and sum(parts[used:]) < 0.01, f"{value}: the paths take {parts}"
         complaint = f"VRDMA_MULTIPATH={value} is not a number of paths"
         assert said[0].count(complaint) == (value == "four"), said[0]
 
