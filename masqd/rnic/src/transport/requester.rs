@@ -376,9 +376,11 @@ impl Requester {
             None => outcome,
         };
         let goes_on = self.inflight.una() != una;
+        let mut measured = false;
         if goes_on {
             let held = packet.repr.ext.hold().map(HoldRepr::duration);
             let sample = self.rtt.answered(now, receipt.at, self.inflight.una(), held);
+            measured = sample.is_some();
             self.flow.acknowledged(now, on_their_way, self.inflight.on_their_way(), sample.as_ref());
             self.told_until = self.told_until.filter(|until| self.inflight.una().precedes(*until));
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
@@ -387,7 +389,7 @@ impl Requester {
             self.tell_of_loss(now, self.inflight.una());
         }
         if goes_on || self.recovery.is_some() {
-            self.probe.heard(now, self.awaits_answer());
+            self.probe.heard(now, self.awaits_answer(), measured);
             if self.awaits_answer() {
                 self.await_answer(link, now);
             }

@@ -245,8 +245,10 @@ fn is_newer(place: u32, than: u32) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Probe {
     deadline: Option<Time>,
-    /// Probes since something was heard.
-    unanswered: u32,
+    /// The next one waits twice as long for each of these: probes that nothing has shown to have been due.
+    backoff: u32,
+    /// Some have been sent since something was heard.
+    unanswered: bool,
     /// When something was heard last, while more was to come.
     last: Option<Time>,
     /// How long it was quiet at most between two such times, of late.
@@ -282,17 +284,25 @@ impl Probe {
             };
             let pause = least.max(self.pause.unwrap_or_default() * 2);
             let wait = timeout.unwrap_or(Self::FIRST).max(pause);
-            self.deadline = Some(now.plus(wait.saturating_mul(1 << self.unanswered.min(20)).min(most)));
+            self.deadline = Some(now.plus(wait.saturating_mul(1 << self.backoff.min(20)).min(most)));
         }
     }
 
-    /// The peer has told news, and more is on its way, or not.
-    pub(super) fn heard(&mut self, now: Time, more: bool) {
+    /// The peer has told news, and more is on its way, or not. Whether how long it took could be `measured`.
+    ///
+    /// What has been sent again is never timed. So who has probed too early would not learn how long answers take, and go on doing so, had the next
+    /// packet not as much time as this one needed in the end (as RFC 6298 §5 has it).
+    pub(super) fn heard(&mut self, now: Time, more: bool, measured: bool) {
         if let Some(last) = self.last {
             let faded = self.pause.unwrap_or_default() / 64 * 63;
             self.pause = Some(faded.max(now.since(last)));
         }
-        (self.deadline, self.unanswered, self.is_due) = (None, 0, false);
+        self.backoff = match self.unanswered {
+            _ if measured => 0,
+            true => self.backoff,
+            false => self.backoff.saturating_sub(1),
+        };
+        (self.deadline, self.unanswered, self.is_due) = (None, false, false);
         self.last = more.then_some(now);
     }
 
@@ -302,8 +312,8 @@ impl Probe {
             return false;
         }
         self.deadline = None;
-        self.unanswered += 1;
-        self.is_due = true;
+        self.backoff = self.backoff.saturating_add(1);
+        (self.unanswered, self.is_due) = (true, true);
         true
     }
 

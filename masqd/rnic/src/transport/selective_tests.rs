@@ -195,16 +195,50 @@ fn probes_come_ever_more_seldom() {
         assert!(p.handle_timeout(deadline) && p.is_due && p.deadline().is_none());
         (now, p.is_due) = (deadline, false);
     }
-    p.heard(now, false);
+    p.heard(now, false, true);
     assert!(!p.is_due);
     p.sent(now, false, None, None);
     assert_eq!(p.deadline(), Some(now.plus(Probe::FIRST)));
-    p.heard(now, false);
+    p.heard(now, false, true);
     p.sent(now, true, None, Some(Duration::from_millis(60)));
     assert_eq!(p.deadline(), Some(now.plus(Duration::from_millis(30))), "who knows how the peer is paced");
-    p.heard(now, true);
+    p.heard(now, true, true);
     let later = now.plus(Duration::from_millis(10));
-    p.heard(later, true);
+    p.heard(later, true, true);
     p.sent(later, true, Some(Duration::from_millis(2)), Some(Duration::from_millis(60)));
     assert_eq!(p.deadline(), Some(later.plus(Duration::from_millis(20))));
+}
+
+/// Whoever probes before answers can come would never time one, and go on probing.
+#[test]
+fn a_probe_that_came_too_early_makes_the_next_wait_longer() {
+    let mut p = Probe::default();
+    let mut now = Time::ZERO;
+    // An answer takes three times as long as is thought at first.
+    let answer = |p: &mut Probe, now: &mut Time, timeout| {
+        let (from, mut probes) = (*now, 0);
+        loop {
+            p.sent(*now, false, timeout, None);
+            let deadline = p.deadline().unwrap();
+            if deadline.since(from) > Probe::FIRST * 3 {
+                *now = from.plus(Probe::FIRST * 3);
+                p.heard(*now, false, probes == 0);
+                return probes;
+            }
+            assert!(p.handle_timeout(deadline));
+            (*now, probes) = (deadline, probes + 1);
+        }
+    };
+    assert_eq!(answer(&mut p, &mut now, None), 2, "after one time and after three");
+    assert_eq!(answer(&mut p, &mut now, None), 0, "four times");
+    assert_eq!(answer(&mut p, &mut now, Some(Probe::FIRST * 6)), 0);
+    // Where nothing can be timed for other reasons, less is tried again.
+    for (waits, probes) in [(1, true), (2, false), (1, false)] {
+        p.sent(now, false, None, None);
+        let deadline = p.deadline().unwrap();
+        assert_eq!(deadline.since(now), Probe::FIRST * waits);
+        assert_eq!(probes && p.handle_timeout(deadline), probes);
+        p.heard(deadline, false, false);
+        now = deadline;
+    }
 }
