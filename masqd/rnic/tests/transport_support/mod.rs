@@ -1,6 +1,7 @@
 //! A simulated pair: two queue pairs over model memory, joined by a network that loses, repeats and reorders.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod bottleneck;
 mod rng;
 mod world;
 

@@ -8,8 +8,10 @@
 //! - One packet is timed at once, so the window changes about once per round trip; what it gains is counted by time, as in the paper.
 //! - It begins with a few packets, which double with each round trip far below the target (as TCP begins, RFC 5681 §3.1): of many that begin at once
 //!   with whole windows, some would hear nothing until their tries are used up. The whole window is no limit.
-//! - Later, after some round trips far below the target, it grows by a part of itself (as in Timely, §4.3): otherwise a thousand packets would take a thousand
-//!   round trips to come back.
+//! - Later, after some round trips far below the target, it grows by a part of itself (as in Timely, §4.3), unless it is small: otherwise a thousand packets would
+//!   take thousands of round trips to come back.
+//! - What a small window gains in a round trip goes with its square root. A packet each time, of sixty windows of a third of one, would make the queue twice as long
+//!   with every round trip; a share of itself would leave windows as unequal as they are.
 //! - A loss counts when the delay is above the target, too, or when losses are many: one packet in a hundred that is lost on a
 //!   bad link says nothing of a queue.
 
@@ -20,7 +22,7 @@ use crate::transport::rtt::Sample;
 use crate::transport::time::Time;
 
 /// Packets to begin with.
-const FIRST: u32 = 16;
+const FIRST: u32 = 8;
 /// Delay that is aimed at with a large window. A queue of that length keeps a link busy while a sender's thread waits for its turn.
 const BASE_TARGET: Duration = Duration::from_millis(1);
 /// More for the smallest window: of many flows each has a packet in the queue now and then, and the smaller ones get their share so.
@@ -30,12 +32,15 @@ const SCALED_FROM: f64 = 0.1;
 const SCALED_TO: f64 = 100.0;
 /// Of the excess over the target, in eighths, the window goes down by so much of itself (the paper's beta, 0.8).
 const BETA_EIGHTHS: u64 = 6;
-/// What it grows by in a round trip is a packet, and of a small window this part of it...
-const GAIN_SHARE: u64 = 4;
-/// ... but no less than this part of a packet: the same for all small windows, so that they become equal.
-const SMALLEST_GAIN: u64 = 16;
+/// What it grows by in a round trip goes with the square root of the window, and is a packet at the square of this: what grew by a share of itself would stay as
+/// unequal as it is...
+const GAIN_ROOT: u64 = 8;
+/// ... and never less than this part of a packet.
+const SMALLEST_GAIN: u64 = 8;
 /// Round trips below half of the target after which it grows by a quarter of itself in each.
 const FAR_BELOW: u8 = 3;
+/// A window of fewer packets does not: of many that share a link it sees so little that chance makes three short delays of it.
+const LEAST_TO_LEAP: u32 = 4;
 /// Round trips that one measurement counts for at most: a small window has a packet on its way only now and then.
 const MOST_ROUND_TRIPS: u64 = 32;
 /// Round trips without a measurement after which progress alone lets it grow.
@@ -104,7 +109,7 @@ impl Swift {
     /// What the window gains in a round trip.
     fn gain(&self) -> u64 {
         let (packet, window) = (u64::from(self.packet), u64::from(self.window));
-        (window / GAIN_SHARE).clamp(packet / SMALLEST_GAIN, packet).max(1)
+        ((window * packet).isqrt() / GAIN_ROOT).clamp(packet / SMALLEST_GAIN, packet).max(1)
     }
 
     /// What it gains in `since`, where a round trip takes `once`.
@@ -149,10 +154,8 @@ impl CongestionControl for Swift {
         let first = self.last_delay.is_none();
         let round_trip = sample.round_trip;
         self.smoothed = if first { round_trip } else { (self.smoothed * 3 + round_trip) / 4 };
-        // The packets of a small window are so far apart that one tells nothing of the queue that the other met.
-        let before = self.last_delay.filter(|_| self.window >= self.packet);
         let measured = if sample.peer_told { sample.fabric } else { Duration::ZERO };
-        let delay = measured.min(before.unwrap_or(measured));
+        let delay = measured.min(self.last_delay.unwrap_or(measured));
         let since = if first { round_trip } else { now.since(self.last_sample) };
         (self.last_delay, self.last_sample) = (Some(measured), now);
         let target = self.target();
@@ -168,7 +171,9 @@ impl CongestionControl for Swift {
         let (gain, by_time) = (self.gain(), self.gain_in(since, self.smoothed));
         let by_itself = match self.far_below {
             1.. if self.begins => u64::from(self.window),
-            far if far > FAR_BELOW && self.window >= self.packet => u64::from(self.window) / 4,
+            far if far > FAR_BELOW && self.window / self.packet >= LEAST_TO_LEAP => {
+                u64::from(self.window) / 4
+            }
             _ => 0,
         };
         self.grow(by_time.min(gain.max(self.window.into())).max(by_itself));
@@ -275,15 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn goes_up_by_a_packet_in_a_round_trip_and_faster_far_below() {
+    fn goes_up_by_a_part_of_a_packet_in_a_round_trip_and_faster_far_below() {
         let mut s = Swift { begins: false, window: 40_000, ..Swift::new(1000, 1000) };
         s.last_delay = Some(us(800));
         (s.smoothed, s.last_sample) = (us(800), at(0));
-        // A quarter of a packet in a quarter of a round trip; a late answer counts for thirty-two.
+        // An eighth of the root of forty packets, 0.79 packets, in a round trip, of which this is a quarter; a late answer counts for thirty-two.
         ack(&mut s, 200, 800);
-        assert_eq!(s.window_bytes(), Some(40_250));
+        assert_eq!(s.window_bytes(), Some(40_197));
         ack(&mut s, 80_200, 800);
-        assert_eq!(s.window_bytes(), Some(72_250));
+        assert_eq!(s.window_bytes(), Some(65_541));
         (0..3).for_each(|i| ack(&mut s, 80_600 + i * 400, 400));
         assert!(s.window_bytes() < Some(76_000), "three round trips could be chance");
         let before = u64::from(s.window);
@@ -291,6 +296,18 @@ mod tests {
         assert_eq!(s.window_bytes(), Some(before + before / 4));
         (0..15).for_each(|i| ack(&mut s, 90_000 + i * 400, 400));
         assert_eq!((s.rate(at(0)), s.window_bytes()), (None, None), "the whole window is no limit");
+    }
+
+    /// A small window gains less in a round trip, a large one not more in proportion; and none that is small leaps because of a few short delays.
+    #[test]
+    fn small_windows_grow_slowly() {
+        let gain = |window: u32| Swift { window, ..Swift::new(1024, 1024) }.gain();
+        assert_eq!([16, 100, 256].map(gain), [128; 3]);
+        assert_eq!([1, 4, 16, 100].map(|packets| gain(1024 * packets)), [128, 256, 512, 1024]);
+        let mut s = Swift { begins: false, window: 100, ..Swift::new(1000, 1000) };
+        (s.smoothed, s.last_sample, s.last_delay) = (us(400), at(0), Some(us(400)));
+        (1..=10).for_each(|i| ack(&mut s, i * 400, 400));
+        assert!((1200..2400).contains(&s.window), "{}", s.window);
     }
 
     #[test]
@@ -301,11 +318,11 @@ mod tests {
             ack(&mut s, 1000 + i as u64 * 2000, delay);
             windows.push(s.window / 1000);
         }
-        // One long delay may be chance. Two cut the window by three quarters of what is above the target, and from then on it grows as always: by a packet
-        // in a round trip.
-        assert_eq!(windows, [16_000, 32, 64, 128, 256, 512, 384, 387]);
+        // One long delay may be chance. Two cut the window by three quarters of what is above the target, and from then on it grows as always: the last answer, late by
+        // three round trips, brings a packet for each.
+        assert_eq!(windows, [8_000, 16, 32, 64, 128, 256, 192, 195]);
         let mut s = Swift::new(1000, 1000);
-        (0..6).for_each(|i| ack(&mut s, 1000 + i * 200, 100));
+        (0..7).for_each(|i| ack(&mut s, 1000 + i * 200, 100));
         assert_eq!(s.window_bytes(), None);
     }
 

@@ -1,0 +1,310 @@
+//! Many pairs between two hosts whose way passes one slow link, as a token bucket makes it (tc-tbf). Whole transports send through it, so that windows,
+//! trains, losses and repairs meet one another as they do between hosts. Everything takes its time, and runs with the same seed are the same.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use masq_rnic::transport::*;
+
+use super::{BASE, End, LOCAL, REMOTE, Region, Seeded, Setup, World, send, to_rts};
+
+/// A slow link. Bytes are those of packets, their headers left out but for RoCE's.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow {
+    pub bits_per_sec: u64,
+    /// Bytes that pass at once after a pause.
+    pub burst: u64,
+    /// Bytes that wait at most. A train that does not fit is lost as a whole.
+    pub room: u64,
+    /// One way, without the queue.
+    pub way: Duration,
+}
+
+impl Slow {
+    /// As `tc` makes it of `rate RATE burst 256k latency 10ms`.
+    pub fn tbf(bits_per_sec: u64) -> Self {
+        let burst = 256 << 10;
+        Self { bits_per_sec, burst, room: bits_per_sec / 800 + burst, way: Duration::from_micros(30) }
+    }
+
+    fn nanos(&self, bytes: u64) -> u64 {
+        bytes * 8_000_000_000 / self.bits_per_sec
+    }
+}
+
+/// What a flow keeps doing.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Bytes of an RDMA WRITE.
+    pub len: u32,
+    /// How many are on their way.
+    pub depth: usize,
+}
+
+/// What has come of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// WRITEs that are done.
+    pub messages: u64,
+    /// Times that the local ACK timeout has expired.
+    pub timeouts: u64,
+    /// Packets that were sent, and those that were sent again.
+    pub sent: u64,
+    pub repeated: u64,
+}
+
+/// One pair, its requester on the first host and its responder on the second.
+struct Flow {
+    ends: [End; 2],
+    load: Load,
+    /// When each WRITE that is on its way was posted.
+    posted: VecDeque<Time>,
+    messages: u64,
+    /// From post to completion of each.
+    times: Vec<Duration>,
+    /// Something has arrived for each end, or its deadline has come.
+    due: [bool; 2],
+}
+
+struct Train {
+    flow: usize,
+    packets: Vec<Vec<u8>>,
+}
+
+impl Train {
+    fn bytes(&self) -> u64 {
+        self.packets.iter().map(|p| p.len() as u64).sum()
+    }
+}
+
+/// In a turn of a host its engine does what there is to do.
+enum Event {
+    Turn(usize),
+    Arrival(usize, Train),
+    /// The link may send the first train of its queue.
+    Link,
+}
+
+pub struct Bottleneck {
+    now: Time,
+    link: Slow,
+    flows: Vec<Flow>,
+    queue: VecDeque<Train>,
+    queued: u64,
+    /// What may pass at once, in nanoseconds of the link, when it was counted.
+    tokens: u64,
+    counted: Time,
+    link_sends_at: Option<Time>,
+    /// The next turn of each host, and the flow that is first then.
+    turns: [Option<Time>; 2],
+    first: usize,
+    /// What arrived at each host since its last turn.
+    arrived: [Vec<(Time, Train)>; 2],
+    /// Moments of events, and where these are.
+    agenda: BinaryHeap<Reverse<(Time, u64)>>,
+    events: std::collections::HashMap<u64, Event>,
+    number: u64,
+    rng: Seeded,
+}
+
+impl Bottleneck {
+    /// All of them begin at once.
+    pub fn new(setup: &Setup, link: Slow, loads: &[Load], seed: u64) -> Self {
+        let now = Time::from_nanos(1_000_000_000);
+        let mut new = Self {
+            now,
+            link,
+            flows: loads.iter().map(|load| Flow::new(setup, now, *load)).collect(),
+            queue: VecDeque::new(),
+            queued: 0,
+            tokens: link.nanos(link.burst),
+            counted: now,
+            link_sends_at: None,
+            turns: [None; 2],
+            first: 0,
+            arrived: Default::default(),
+            agenda: BinaryHeap::new(),
+            events: Default::default(),
+            number: 0,
+            rng: Seeded::new(seed),
+        };
+        new.plan_turn(0, now);
+        new
+    }
+
+    pub fn run_for(&mut self, duration: Duration) {
+        let limit = self.now.plus(duration);
+        while let Some(Reverse((time, number))) =
+            self.agenda.peek().copied().filter(|Reverse((t, _))| *t <= limit)
+        {
+            self.agenda.pop();
+            self.now = time;
+            match self.events.remove(&number) {
+                Some(Event::Turn(host)) if self.turns[host] == Some(time) => {
+                    self.turns[host] = None;
+                    self.turn(host);
+                }
+                Some(Event::Arrival(host, train)) => {
+                    self.flows[train.flow].due[host] = true;
+                    self.arrived[host].push((time, train));
+                    self.plan_turn(host, time);
+                }
+                Some(Event::Link) if self.link_sends_at == Some(time) => {
+                    self.link_sends_at = None;
+                    self.dequeue();
+                }
+                _ => {}
+            }
+        }
+        self.now = limit;
+    }
+
+    /// Since the beginning.
+    pub fn shares(&self) -> Vec<Share> {
+        let share = |flow: &Flow| {
+            let c = flow.ends[0].qp.counters();
+            let timeouts = c.local_ack_timeout_err;
+            Share { messages: flow.messages, timeouts, sent: c.sent_pkts, repeated: c.retransmitted_pkts }
+        };
+        self.flows.iter().map(share).collect()
+    }
+
+    /// From post to completion of the WRITEs of a flow since this was asked last, the shortest first.
+    pub fn times(&mut self, flow: usize) -> Vec<Duration> {
+        let mut times = std::mem::take(&mut self.flows[flow].times);
+        times.sort_unstable();
+        times
+    }
+
+    fn at(&mut self, time: Time, event: Event) {
+        self.number += 1;
+        self.agenda.push(Reverse((time, self.number)));
+        self.events.insert(self.number, event);
+    }
+
+    /// A host's thread has something to do at `time`, and runs some time later: others want its processor, too.
+    fn plan_turn(&mut self, host: usize, time: Time) {
+        if self.turns[host].is_some_and(|t| t <= time) {
+            return;
+        }
+        let late = match self.rng.below(200) {
+            0 => self.rng.below(4_000_000),
+            1..20 => self.rng.below(500_000),
+            _ => 5_000 + self.rng.below(60_000),
+        };
+        let time = time.max(self.now).plus(Duration::from_nanos(late));
+        if self.turns[host].is_none_or(|t| time < t) {
+            self.turns[host] = Some(time);
+            self.at(time, Event::Turn(host));
+        }
+    }
+
+    fn turn(&mut self, host: usize) {
+        let now = self.now;
+        for (at, train) in std::mem::take(&mut self.arrived[host]) {
+            let End { qp, world } = &mut self.flows[train.flow].ends[host];
+            for datagram in &train.packets {
+                let packet = masq_wire::parse(datagram).expect("what is sent makes sense");
+                qp.handle_packet(now, world, &packet, Receipt::unmarked(at));
+            }
+        }
+        let count = self.flows.len();
+        self.first = (self.first + 1) % count;
+        for i in (self.first..count).chain(0..self.first) {
+            if !self.flows[i].work(host, now) {
+                continue;
+            }
+            while let Some(packets) = self.flows[i].transmit(host, now) {
+                let train = Train { flow: i, packets };
+                match host {
+                    0 => self.enqueue(train),
+                    _ => self.at(now.plus(self.link.way), Event::Arrival(0, train)),
+                }
+            }
+        }
+        let next = self.flows.iter().filter_map(|f| f.ends[host].qp.poll_timeout()).min();
+        if let Some(next) = next {
+            self.plan_turn(host, next);
+        }
+    }
+
+    fn enqueue(&mut self, train: Train) {
+        let bytes = train.bytes();
+        if self.queued + bytes <= self.link.room {
+            self.queued += bytes;
+            self.queue.push_back(train);
+            self.dequeue();
+        }
+    }
+
+    fn dequeue(&mut self) {
+        let passed = self.now.since(self.counted).as_nanos() as u64;
+        self.tokens = (self.tokens + passed).min(self.link.nanos(self.link.burst));
+        self.counted = self.now;
+        while let Some(train) = self.queue.pop_front() {
+            let bytes = train.bytes();
+            let costs = self.link.nanos(bytes);
+            if costs > self.tokens {
+                self.queue.push_front(train);
+                let at = self.now.plus(Duration::from_nanos(costs - self.tokens));
+                if self.link_sends_at.is_none() {
+                    self.link_sends_at = Some(at);
+                    self.at(at, Event::Link);
+                }
+                return;
+            }
+            self.tokens -= costs;
+            self.queued -= bytes;
+            self.at(self.now.plus(self.link.way), Event::Arrival(1, train));
+        }
+    }
+}
+
+impl Flow {
+    fn new(setup: &Setup, now: Time, load: Load) -> Self {
+        let ends = [0, 1].map(|end| {
+            let mut new = End { qp: QpCore::new(setup.config.clone()), world: World::default() };
+            new.world.regions = [LOCAL, REMOTE].map(|key| Region::open(key, BASE, load.len as usize)).into();
+            for change in to_rts(setup, end) {
+                new.qp.modify(now, &mut new.world, &change).expect("a legal change");
+            }
+            new
+        });
+        Self { ends, load, posted: VecDeque::new(), messages: 0, times: Vec::new(), due: [true; 2] }
+    }
+
+    /// Timers, completions and new requests. Returns whether there was anything.
+    fn work(&mut self, host: usize, now: Time) -> bool {
+        let End { qp, world } = &mut self.ends[host];
+        let expired = qp.poll_timeout().is_some_and(|t| t <= now);
+        if expired {
+            qp.handle_timeout(now, world);
+        }
+        if !std::mem::take(&mut self.due[host]) && !expired {
+            return false;
+        }
+        world.writes.clear();
+        if host == 0 {
+            for completion in std::mem::take(&mut world.completions) {
+                assert_eq!(completion.status, Status::Success, "a queue pair gave up");
+                let posted = self.posted.pop_front().expect("a completion of something");
+                self.times.push(now.since(posted));
+                self.messages += 1;
+            }
+            while self.posted.len() < self.load.depth {
+                self.posted.push_back(now);
+                world.post_send(send(SendOp::Write, self.messages, self.load.len));
+            }
+        }
+        while qp.handle_work(now, world) {}
+        true
+    }
+
+    fn transmit(&mut self, host: usize, now: Time) -> Option<Vec<Vec<u8>>> {
+        let End { qp, world } = &mut self.ends[host];
+        let mut buf = Vec::new();
+        let transmit = qp.poll_transmit(now, world, &mut buf, 64)?;
+        Some(buf.chunks(transmit.segment_bytes).map(<[u8]>::to_vec).collect())
+    }
+}
