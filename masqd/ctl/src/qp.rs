@@ -115,7 +115,10 @@ pub fn paths(all: &[QueuePair], now_unix_seconds: u64) -> String {
             units::about_bytes(p.rx_bytes),
             p.chunks.to_string(),
             p.changes.to_string(),
-            p.last_change_unix_seconds.map(ago).unwrap_or_default(),
+            match (p.last_change_unix_seconds.map(ago), p.last_change_unanswered_ns) {
+                (Some(ago), Some(ns)) => format!("{ago}, after {}", duration(ns)),
+                (ago, _) => ago.unwrap_or_default(),
+            },
             duration(p.answer_timeout_ns),
         ]);
     }
@@ -304,13 +307,13 @@ sent_pkts              12
                 "tx_bytes": 3072, "rx_bytes": 64, "chunks": 7, "chunks_under_way": 1, "changes": 0, "answer_timeout_ns": 1_200_000},
             {"path": 1, "local": "10.77.1.1", "remote": "10.77.1.2", "udp_source_port": 49322, "state": "down", "taken": 0,
                 "tx_bytes": 1536, "rx_bytes": 0, "chunks": 2, "chunks_under_way": 2, "changes": 1,
-                "last_change_unix_seconds": 1180, "answer_timeout_ns": 1_300_000}
+                "last_change_unix_seconds": 1180, "last_change_unanswered_ns": 2_900_000, "answer_timeout_ns": 1_300_000}
         ]))
         .unwrap();
         let expected = "\
-VNIC    QPN   PATH  LOCAL      REMOTE     STATE  VIA      SENT  RECEIVED  CHUNKS  SWITCHES  LAST-SWITCH    RTO
-blue-1  0x11  0     10.77.0.1  10.77.0.2  up     0    3.00 KiB      64 B       7         0  -            1.2ms
-blue-1  0x11  1     10.77.1.1  10.77.1.2  down   0    1.50 KiB       0 B       2         1  12s ago      1.3ms
+VNIC    QPN   PATH  LOCAL      REMOTE     STATE  VIA      SENT  RECEIVED  CHUNKS  SWITCHES  LAST-SWITCH             RTO
+blue-1  0x11  0     10.77.0.1  10.77.0.2  up     0    3.00 KiB      64 B       7         0  -                     1.2ms
+blue-1  0x11  1     10.77.1.1  10.77.1.2  down   0    1.50 KiB       0 B       2         1  12s ago, after 2.9ms  1.3ms
 ";
         assert_eq!(paths(&[failed(), several], 1192), expected);
     }

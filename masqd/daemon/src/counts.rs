@@ -16,10 +16,6 @@ pub struct VnicCounts {
     pub refusals: BTreeMap<(&'static str, &'static str), u64>,
     /// Connections that were cut because they are no longer allowed.
     pub revocations: u64,
-    /// Paths of queue pairs that have gone down.
-    pub paths_down: u64,
-    /// Those that have come up again.
-    pub paths_up: u64,
 }
 
 impl Counts {
@@ -36,14 +32,6 @@ impl Counts {
     /// A connection of it was cut.
     pub fn revoked(&self, vnic: &str) {
         self.change(vnic, |c| c.revocations += 1);
-    }
-
-    /// A path of one of its queue pairs has come up or gone down.
-    pub fn path_changed(&self, vnic: &str, is_up: bool) {
-        self.change(vnic, |c| {
-            let count = if is_up { &mut c.paths_up } else { &mut c.paths_down };
-            *count += 1;
-        });
     }
 
     /// The counts of the vNICs that `keep` names; those of others are forgotten.

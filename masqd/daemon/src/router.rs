@@ -1,11 +1,13 @@
 //! Carries the RNIC's events and news of the store to the threads of attached devices.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use masq_driver::{Event, EventSink, VnicId};
 use masq_policy::conntrack::Touched;
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use crate::device::{Inbox, Message};
 
@@ -13,6 +15,8 @@ use crate::device::{Inbox, Message};
 #[derive(Debug, Default)]
 pub struct Router {
     inboxes: Mutex<HashMap<VnicId, Inbox>>,
+    paths_down: AtomicU64,
+    paths_up: AtomicU64,
 }
 
 impl Router {
@@ -24,6 +28,11 @@ impl Router {
     /// Events of `vnic` are dropped from now on.
     pub fn detach(&self, vnic: VnicId) {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).remove(&vnic);
+    }
+
+    /// How often paths to other hosts have gone down, and come up again.
+    pub fn path_changes(&self) -> (u64, u64) {
+        (self.paths_down.load(Ordering::Relaxed), self.paths_up.load(Ordering::Relaxed))
     }
 
     /// Desired or realised state has changed: all attached devices look whether it concerns them.
@@ -58,8 +67,18 @@ impl EventSink for Router {
             | Event::SrqFault { vnic, .. }
             | Event::LastWqe { vnic, .. }
             | Event::UnknownPeer { vnic, .. }
-            | Event::PathChanged { vnic, .. }
             | Event::VnicFatal { vnic, .. } => *vnic,
+            Event::PathChanged { path, is_up, local, remote } => {
+                // The host's own business, told once whoever uses the path.
+                if *is_up {
+                    self.paths_up.fetch_add(1, Ordering::Relaxed);
+                    warn!(path, %local, %remote, "a path to another host is up again");
+                } else {
+                    self.paths_down.fetch_add(1, Ordering::Relaxed);
+                    warn!(path, %local, %remote, "a path to another host is down, and packets go by others");
+                }
+                return;
+            }
         };
         if let Some(inbox) = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).get(&vnic) {
             inbox.push(Message::Rnic(event));

@@ -68,12 +68,9 @@ pub enum Event {
         /// Who it is.
         name: PeerName,
     },
-    /// A path of a queue pair that uses several has gone down, or has come up after that. The queue pair goes on by the others.
+    /// A path to another host that queue pairs with several paths use has gone down, or has come up after that. They go on by others. It is told once for
+    /// all of them, so it names no device.
     PathChanged {
-        /// The device.
-        vnic: VnicId,
-        /// The queue pair.
-        qp: QpHandle,
         /// The path's number.
         path: u8,
         /// It is alive.

@@ -75,12 +75,15 @@ pub struct PathDetails {
     pub changes: u64,
     /// How long ago they did last.
     pub last_change: Option<Duration>,
+    /// How long they had been unanswered then: since the first that was not answered was sent, or since the peer's last answer, if that came later. None, where they
+    /// left a path that was known to be dead, or came home.
+    pub unanswered_before: Option<Duration>,
     /// After how long without an answer they take another path: the timeout of the estimated round trip, no longer than the local ACK timeout.
     pub answer_timeout: Duration,
 }
 
-/// Whether a path of a queue pair that uses several is alive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether a path of a queue pair that uses several is alive. All queue pairs of the host that use the path have the same answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathState {
     /// Nothing says that it is not.
     #[default]

@@ -464,6 +464,10 @@ pub struct QueuePairPath {
     /// When they did last, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_change_unix_seconds: Option<u64>,
+    /// How long they had been unanswered then: since the first that was not answered was sent, or since the peer's last answer, if that came later. Absent when they
+    /// left a path that was known to be dead, or came home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_change_unanswered_ns: Option<u64>,
     /// After how long without an answer they do.
     pub answer_timeout_ns: u64,
 }

@@ -27,7 +27,7 @@ use crate::udp::{LocalId, Route};
 
 mod paths;
 
-pub use paths::{Arrivals, Described, PathChange, Paths};
+pub use paths::{Arrivals, Described, Paths, Verdict};
 
 /// Members of a group: a bit for each number.
 pub type MemberSet = u16;
@@ -64,8 +64,10 @@ pub struct Group {
     members: Vec<Sub>,
     /// The ways of the paths, by number; as many as members.
     ways: Vec<Way>,
-    /// Which of them are alive, and who uses which.
+    /// Who uses which.
     pub paths: Paths,
+    /// Where they lead, in the engine's table.
+    pub peer: Option<usize>,
     /// The next chunk, when it was looked at and must not start yet, or finds nobody with room.
     next: Held<SendWork>,
     /// What must be done before it starts.
@@ -103,8 +105,6 @@ struct Sub {
 pub struct Way {
     /// This side's address.
     pub local: LocalId,
-    /// The same.
-    pub address: IpAddr,
     /// The way out. The member whose home it is keeps its port open.
     pub route: Route,
 }
@@ -160,7 +160,8 @@ impl Group {
             splits_write_imm: false,
             members: Vec::new(),
             ways: Vec::new(),
-            paths: Paths::new(0, Time::ZERO),
+            paths: Paths::new(0),
+            peer: None,
             next: Held::default(),
             after: After::default(),
             prefix: 0,
@@ -245,10 +246,10 @@ impl Group {
         self.members.get(number).map(|sub| (sub.carried, sub.under_way))
     }
 
-    /// Its paths lead this way from now on, and are taken for alive.
-    pub fn lead(&mut self, ways: Vec<Way>, now: Time) {
-        self.paths.begin(ways.len(), now);
-        self.ways = ways;
+    /// Its paths lead this way from now on, to this peer.
+    pub fn lead(&mut self, ways: Vec<Way>, peer: Option<usize>) {
+        self.paths.begin(ways.len());
+        (self.ways, self.peer) = (ways, peer);
     }
 
     /// The ways of its paths, by number.

@@ -40,6 +40,7 @@ mod lent;
 pub mod limits;
 mod local;
 mod memory;
+mod peers;
 mod price;
 mod qp;
 mod ring;

@@ -8,6 +8,7 @@ use common::*;
 use masq_driver::*;
 use masq_rnic::RnicConfig;
 use masq_types::{Qpn, WireQpn};
+use masq_wire::PathProbe;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand::RngCore;
 use vrdma_abi::ring::*;
@@ -402,6 +403,38 @@ fn noise_from_the_network() {
     assert!(net.counter(1, "rx_wrong_peer") > 100);
     assert!(net.counter(1, "rx_icrc_errors") > 100);
     assert!(net.counter(1, "rx_malformed") > 0);
+}
+
+/// Whoever asks whether a path carries packets gets no more bytes than it has sent, and who answers what nobody has asked is not listened to.
+#[test]
+fn probes_of_strangers() {
+    let mut net = Net::new(&[RnicConfig::default()]);
+    let guest = Guest::attach(&mut net, 0, 1, 100, &fresh_address(), MEMORY);
+    let stranger = UdpSocket::bind((fresh_address(), 4791)).unwrap();
+    stranger.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    let flow = masq_wire::IcrcFlow::new(stranger.local_addr().unwrap().ip(), guest.address, 4791).unwrap();
+    let mut seen = [0; 9000];
+    for (is_answer, bytes) in [(false, 32), (false, 1500), (true, 32), (true, 4128)] {
+        let probe = PathProbe { is_answer, token: [7; 16] };
+        let mut packet = Vec::new();
+        probe.emit(&mut packet, bytes);
+        for good in [true, false] {
+            let covered = packet.len() - 4;
+            let icrc = flow.compute(&packet[..covered], 0) ^ if good { 0 } else { 1 << 7 };
+            packet[covered..].copy_from_slice(&icrc.to_le_bytes());
+            let before = net.counter(0, "rx_icrc_errors");
+            stranger.send_to(&packet, (guest.address, 4791)).unwrap();
+            net.run(5);
+            if good && !is_answer {
+                let (len, from) = stranger.recv_from(&mut seen).unwrap();
+                assert_eq!((len, from.ip()), (bytes, guest.address));
+                assert_eq!(PathProbe::parse(&seen[..len]), Some(PathProbe { is_answer: true, ..probe }));
+            }
+            assert_eq!(net.counter(0, "rx_icrc_errors") - before, u64::from(!good));
+        }
+    }
+    stranger.set_nonblocking(true).unwrap();
+    assert!(stranger.recv_from(&mut seen).is_err(), "more than one answer each");
 }
 
 /// The wire number of the only queue pair of engine 1.

@@ -12,8 +12,9 @@ impl Features {
     pub const NONE: Features = Features(0);
     /// Timed and selective acknowledgements: the manufacturer opcodes 0xc0 and 0xc1.
     pub const SELECTIVE: Features = Features(1);
-    /// Groups of queue pairs, by which a connection uses several paths of the underlay: within them, the manufacturer opcodes 0xc2 to 0xc8.
-    pub const MULTIPATH: Features = Features(2);
+    /// Groups of queue pairs, by which a connection uses several paths of the underlay: within them, the manufacturer opcodes 0xc2 to 0xc8, and between
+    /// hosts probes of those paths, 0xce and 0xcf. 2 was that of an earlier version, which had groups and answered no probes.
+    pub const MULTIPATH: Features = Features(8);
     /// Ends of WRITEs with immediate data of which parts have come by other paths: the manufacturer opcodes 0xc9 and 0xca.
     pub const WRITE_ENDS: Features = Features(4);
 

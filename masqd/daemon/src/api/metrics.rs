@@ -51,8 +51,6 @@ struct OfRefusal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfPathChange {
-    vpc: String,
-    vnic: String,
     /// `down` or `up`.
     to: &'static str,
 }
@@ -152,6 +150,12 @@ impl Metrics {
         ready.set(api.health.problems().is_empty().into());
         let age: RealGauge = self.add("store_silence_seconds", "How long ago the store last answered");
         age.set(api.host.freshness.age().as_secs_f64());
+        let help = "Paths to other hosts that have gone down, or up again";
+        let changes: Family<OfPathChange, Counter> = self.add("path_changes", help);
+        let (down, up) = api.host.router.path_changes();
+        for (to, n) in [("down", down), ("up", up)] {
+            changes.get_or_create(&OfPathChange { to }).inc_by(n);
+        }
         let directory = api.host.directory.read();
         let gauge: Gauge = self.add("store_revision", "Revision of the store that masqd has seen");
         let signed = |revision: u64| i64::try_from(revision).unwrap_or(i64::MAX);
@@ -259,7 +263,6 @@ struct VnicCounters {
     commands: Family<OfVnic, Counter>,
     revocations: Family<OfVnic, Counter>,
     refusals: Family<OfRefusal, Counter>,
-    path_changes: Family<OfPathChange, Counter>,
 }
 
 impl VnicCounters {
@@ -269,8 +272,6 @@ impl VnicCounters {
             revocations: metrics
                 .add("vnic_revocations", "Connections cut because they were no longer allowed"),
             refusals: metrics.add("vnic_refusals", "Control commands refused, by verb and reason"),
-            path_changes: metrics
-                .add("path_changes", "Paths of queue pairs that have gone down, or up again"),
         }
     }
 
@@ -280,10 +281,6 @@ impl VnicCounters {
         for ((verb, reason), n) in &counts.refusals {
             let of = OfRefusal { vpc: of.vpc.clone(), vnic: of.vnic.clone(), verb, reason };
             self.refusals.get_or_create(&of).inc_by(*n);
-        }
-        for (to, n) in [("down", counts.paths_down), ("up", counts.paths_up)] {
-            let of = OfPathChange { vpc: of.vpc.clone(), vnic: of.vnic.clone(), to };
-            self.path_changes.get_or_create(&of).inc_by(n);
         }
     }
 }

@@ -455,13 +455,6 @@ impl Guest {
                 self.say(|name| info!(vnic = %name, srq = srq.0, "shared receive queue fault: {reason}"));
             }
             Event::UnknownPeer { name, .. } => return self.unknown_peer(*name),
-            Event::PathChanged { qp, path, is_up, local, remote, .. } => {
-                self.host.counts.path_changed(&self.name, *is_up);
-                let what = if *is_up { "is up again" } else { "is down, and its packets go by others" };
-                self.say(|name| {
-                    warn!(vnic = %name, qp = qp.0, path, %local, %remote, "a path of a queue pair {what}");
-                });
-            }
             Event::VnicFatal { reason, .. } => {
                 warn!(vnic = %self.name, "the RNIC has given the device up: {reason}");
                 self.dead = true;

@@ -112,6 +112,7 @@ impl Guest {
             last_change_unix_seconds: details
                 .last_change
                 .map(|age| self.host.unix_seconds(now.saturating_sub(age))),
+            last_change_unanswered_ns: details.unanswered_before.map(ns),
             answer_timeout_ns: ns(details.answer_timeout),
         }
     }

@@ -35,6 +35,7 @@ use super::moving::{Moving, Remains};
 use super::world::RemoteQp;
 use crate::datagram::Incoming;
 use crate::local::Request;
+use crate::peers::Ends;
 use crate::qp::QpKey;
 use crate::transport::Receipt;
 use crate::udp::LocalId;
@@ -72,6 +73,8 @@ pub enum Note {
     WireGone { from: usize, local: LocalId, qpn: WireQpn },
     /// Who sends to this queue pair behind the underlay may have changed: the reader has the one whose turn it is.
     Speaker(RemoteQp),
+    /// The sender has found a path to a peer down, or up.
+    Path(Ends, bool),
     /// A vNIC that has left the sender.
     Adopt(Box<Moving>),
     /// The vNIC that has left the reader is adopted; this is what it has left behind.

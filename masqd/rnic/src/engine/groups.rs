@@ -9,6 +9,7 @@ use masq_driver::{Connection, DriverError, GroupAttr, QpChange, QpState, QpType}
 use masq_types::WireQpn;
 
 use super::env::QpEnv;
+use super::peers::leave_peer;
 use super::{Engine, World, ip_overhead};
 use crate::group::{Group, Member, MemberSet};
 use crate::limits;
@@ -371,9 +372,11 @@ impl Engine {
         let Some(qp) = self.world.qps.get_mut(leader) else { return };
         qp.io.member = None;
         let (group, vnic_key) = (qp.group, qp.io.vnic);
-        let Some(vnic) = self.world.vnics.get_mut(vnic_key) else { return };
+        let World { vnics, peers, verdicts, fabric, .. } = &mut self.world;
+        let Some(vnic) = vnics.get_mut(vnic_key) else { return };
         if let Some(group) = group.and_then(|g| vnic.groups.get_mut(g)) {
             vnic.assigned_receives = vnic.assigned_receives.saturating_sub(group.assigned.kept());
+            leave_peer(group, peers, verdicts, fabric.as_ref().map_or(0, |f| f.index));
             group.clear();
         }
     }

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 
 use masq_types::WireQpn;
-use masq_wire::{Bth, Ecn, Kind, Parsed, parse};
+use masq_wire::{Bth, Ecn, Parsed, PathProbe, parse};
 
 use super::World;
 use super::fabric::Packets;
 use super::inspect::show_received;
 use crate::datagram;
 use crate::group::Arrivals;
+use crate::peers::{Ask, Ends, Peers};
 use crate::qp::QpKey;
 use crate::transport::{Receipt, Time};
 use crate::udp::{CongestionMark, FlowCache, LocalId, Seen};
@@ -110,8 +111,13 @@ impl Inbound {
             };
             let to = (received.arrived.local, bth.dest_qp());
             let Some(key) = world.wire.get(&to).copied() else {
-                self.forward(world, to, received.arrived, packet);
+                let arrived = received.arrived;
                 received.pass();
+                if to.1 == PathProbe::QPN {
+                    self.handle_probe(world, local, arrived, packet);
+                } else {
+                    self.forward(world, to, arrived, packet);
+                }
                 continue;
             };
             let qp = world.qps.get(key);
@@ -190,9 +196,35 @@ impl Inbound {
         world.schedule(key);
     }
 
+    /// A packet for the RNIC itself: another one asks whether a path carries packets, or answers that.
+    #[cold]
+    fn handle_probe(&mut self, world: &mut World, local: SocketAddr, arrived: Arrived, packet: &[u8]) {
+        self.flows.select(arrived.source, local);
+        match self.flows.check(packet, arrived.index) {
+            Seen::Bad => return self.counters.rx_icrc_errors += 1,
+            Seen::Explained => self.counters.rx_icrc_explained += 1,
+            Seen::Exact => {}
+        }
+        let Some(probe) = PathProbe::parse(packet) else { return self.counters.rx_malformed += 1 };
+        let ends = Ends { local: arrived.local, remote: arrived.source.ip() };
+        if !probe.is_answer {
+            return world.answer_probe(Ask { ends, token: probe.token, bytes: packet.len() });
+        }
+        let engine = Peers::engine_of(&probe.token);
+        if engine == world.index() {
+            world.peers.answered(&probe.token, ends, world.now);
+        } else {
+            self.forward_to(world, Some(engine), arrived, packet);
+        }
+    }
+
     /// A packet for no queue pair of this engine.
     fn forward(&mut self, world: &mut World, to: (LocalId, WireQpn), arrived: Arrived, packet: &[u8]) {
         let engine = world.engine_of(&to);
+        self.forward_to(world, engine, arrived, packet);
+    }
+
+    fn forward_to(&mut self, world: &mut World, engine: Option<usize>, arrived: Arrived, packet: &[u8]) {
         let (Some(engine), Some(fabric)) = (engine, &mut world.fabric) else {
             self.counters.rx_no_qp += 1;
             return;
@@ -208,11 +240,8 @@ impl Inbound {
 /// Notes what kind of packet has come by a path.
 fn note(by_path: &mut Arrivals, packet: &Parsed<'_>) {
     let kind = packet.info.kind;
-    // What checks a path is an RDMA WRITE of no bytes.
-    let may_check = kind == Kind::Write && packet.repr.ext.reth().is_some_and(|reth| reth.dma_len == 0);
     by_path.answers |= kind.is_response();
-    by_path.checks |= may_check;
-    by_path.requests |= kind.is_request() && !may_check;
+    by_path.requests |= kind.is_request();
 }
 
 /// Checks a packet's ICRC, of the flow that is selected, and its headers.

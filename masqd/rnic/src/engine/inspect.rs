@@ -107,8 +107,10 @@ impl Engine {
         let details = members.filter_map(|(number, member)| {
             let (chunks, chunks_under_way) = group.describe(number)?;
             let ends = self.describe_path(&member.path)?;
-            let Described { state, traffic, taken, changes, changed } = group.paths.describe(number)?;
-            let last_change = changed.map(|at| self.world.now.since(at));
+            let (path, peer) = (number as u8, self.world.peers.get(group.peer?)?);
+            let Described { traffic, taken, changes, change } =
+                group.paths.describe(path, peer, self.world.now)?;
+            let state = peer.state(path);
             let answer_timeout = member.core.answer_timeout();
             Some(PathDetails {
                 ends,
@@ -118,7 +120,8 @@ impl Engine {
                 chunks_under_way,
                 taken,
                 changes,
-                last_change,
+                last_change: change.map(|c| self.world.now.since(c.at)),
+                unanswered_before: change.and_then(|c| c.unanswered),
                 answer_timeout,
             })
         });

@@ -3,7 +3,7 @@
 //! [`Engine::turn`] does everything that can be done without waiting, a bounded amount of it:
 //!
 //! 1. descriptors: what arrived on sockets, kicks of completion-event queues;
-//! 2. deadlines;
+//! 2. deadlines, of queue pairs and of the paths to peers;
 //! 3. doorbells;
 //! 4. queue pairs with something to do, vNIC by vNIC, each vNIC with its share of bytes and as its rate allows;
 //! 5. completion events, then what is to be sent.
@@ -22,6 +22,7 @@ mod inbound;
 mod inspect;
 mod moving;
 mod paths;
+mod peers;
 mod poller;
 mod run;
 mod schedule;
@@ -49,6 +50,7 @@ use crate::config::RnicConfig;
 use crate::datagram;
 use crate::local;
 use crate::memory::poisonings;
+use crate::peers::{Peers, Verdicts};
 use crate::qp::QpTable;
 use crate::transport::{Receipt, Time};
 use crate::udp::{Edge, FaultShim, LocalId, SharedAddresses, TxBatch};
@@ -68,6 +70,10 @@ pub struct Engine {
     tx: TxBatch,
     /// The sockets take no more for the moment.
     tx_blocked: bool,
+    /// The sockets may hold more than this turn has taken.
+    backlog: bool,
+    /// When the last turn began.
+    last_turn: Time,
     inbound: Inbound,
     shim: Option<FaultShim<Arrived>>,
     poller: Poller,
@@ -83,6 +89,8 @@ pub struct Engine {
 
 /// While sending is blocked: how soon to try again.
 const TX_RETRY: Duration = Duration::from_micros(200);
+/// An engine that has no turn for so long was kept from running.
+const STALL: Duration = Duration::from_millis(2);
 /// Parcels that are taken from one other engine in a turn.
 const PARCELS_PER_TURN: usize = 16;
 /// Batches that are taken from one socket in a turn.
@@ -102,12 +110,15 @@ impl Engine {
             let wakers: Vec<Waker> = engines.iter().map(Self::waker).collect();
             let addresses = Arc::<SharedAddresses>::default();
             let speakers = Arc::<Speakers>::default();
+            let verdicts = Arc::<Verdicts>::default();
             let lenders: Lenders = std::array::from_fn(|_| Arc::default());
             for (engine, fabric) in engines.iter_mut().zip(Fabric::join(&wakers)) {
                 let index = fabric.index;
                 engine.edge = Edge::shared(config.network.clone(), addresses.clone(), index);
                 engine.world.fabric = Some(fabric);
                 engine.world.speakers = speakers.clone();
+                engine.world.verdicts = verdicts.clone();
+                engine.world.peers = Peers::new(index);
                 engine.world.schedule.lenders = Some((lenders.clone(), wakers.len()));
                 // Connections and keys of one engine differ from those of another.
                 engine.world.qps = QpTable::numbered(index as u8);
@@ -129,6 +140,8 @@ impl Engine {
             edge: Edge::new(config.network.clone()),
             tx: TxBatch::default(),
             tx_blocked: false,
+            backlog: false,
+            last_turn: Time::ZERO,
             inbound: Inbound::default(),
             shim: config.faults.map(FaultShim::new),
             poller,
@@ -178,10 +191,24 @@ impl Engine {
         if self.tx_blocked {
             self.flush();
         }
+        self.refresh_now();
+        let began = self.world.now;
+        self.backlog = false;
         let mut worked = self.poll_descriptors(Duration::ZERO);
         self.refresh_now();
         worked |= self.hear_others();
+        if self.backlog {
+            let since = self.world.behind_since.get_or_insert(began);
+            if began.since(self.last_turn) > STALL {
+                // It has not run meanwhile.
+                *since = began;
+            }
+        } else {
+            (self.world.listened, self.world.behind_since) = (began, None);
+        }
+        self.last_turn = began;
         worked |= self.expire();
+        worked |= self.tend_peers();
         worked |= self.scan(if has_slept { Look::Whole } else { Look::Glance });
         if !worked && !self.world.schedule.has_ready() {
             worked = self.scan(Look::Whole);
@@ -247,7 +274,8 @@ impl Engine {
         let tx = self.tx_blocked.then(|| self.world.now.plus(TX_RETRY));
         let leave = self.world.schedule.next_leave();
         let Schedule { timers, unanswered, .. } = &self.world.schedule;
-        [timers.next(), unanswered.next(), leave, shim, tx].into_iter().flatten().min()
+        let peers = self.world.peers.poll_timeout();
+        [timers.next(), unanswered.next(), peers, leave, shim, tx].into_iter().flatten().min()
     }
 
     /// Asks the guests to kick, and looks once more whether they have posted anything. Returns whether the
@@ -342,9 +370,10 @@ impl Engine {
                 }
             });
             if !more {
-                break;
+                return;
             }
         }
+        self.backlog = true;
     }
 
     /// Handles deadlines that have come.

@@ -62,11 +62,12 @@ impl Engine {
             vnic.ready.retain(|k| qps.get(*k).is_some_and(|q| !own(q)));
         }
         self.world.release_waiting(key);
-        let Some(vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
+        let Some(mut vnic) = self.world.vnics.try_remove(key) else { return Ok(()) };
         for kick in vnic.queues.values().filter_map(|q| q.kick.as_ref()) {
             self.poller.remove(kick.as_fd());
         }
         let mut qps = Vec::with_capacity(vnic.qps.len());
+        self.world.leave_peers(&mut vnic);
         for qp_key in vnic.all_qps() {
             self.world.hand_claim(qp_key, to);
             let Some(qp) = self.world.qps.remove(qp_key) else { continue };
@@ -160,6 +161,7 @@ impl Engine {
             }
             vnic.cqs.deliver(&vnic.memory, &mut vnic.comp_queues, vnic.epoch);
         }
+        self.world.join_peers(vnic_key);
         if let Some(fabric) = &mut self.world.fabric {
             fabric.note(from, Note::Adopted(remains));
         }

@@ -5,15 +5,15 @@
 
 use std::net::IpAddr;
 
-use masq_driver::{DriverError, Event, QpState};
+use masq_driver::DriverError;
 use masq_types::WireQpn;
 use slab::Slab;
 
 use super::inspect::show_sent;
 use super::{Engine, World};
-use crate::group::{Arrivals, Group, PathChange, Way};
-use crate::qp::{Path, Qp, QpKey};
-use crate::transport::{Time, Transmit};
+use crate::group::{Arrivals, Group, Verdict, Way};
+use crate::qp::{Path, Qp, QpIo, QpKey};
+use crate::transport::Transmit;
 use crate::udp::LocalId;
 
 /// What groups do about paths that die.
@@ -21,8 +21,8 @@ use crate::udp::LocalId;
 pub struct PathCounters {
     /// Members whose requests have left a silent path for another one.
     migrations: u64,
-    /// Packets sent to learn whether a path is alive.
-    checks: u64,
+    /// Probes sent to learn whether a path is alive.
+    pub(super) checks: u64,
 }
 
 impl PathCounters {
@@ -58,59 +58,67 @@ impl World {
     }
 
     /// Packets have come to a member by a path.
+    #[inline]
     pub(super) fn arrived_by(&mut self, key: QpKey, path: u8, bytes: u64, what: Arrivals) {
-        let now = self.now;
-        let Some((member, group)) = self.group_of(key) else { return };
+        let Self { qps, vnics, peers, now, .. } = self;
+        let Some(QpIo { vnic, member: Some(member), .. }) = qps.get(key).map(|qp| &qp.io) else { return };
+        let group = vnics.get_mut(*vnic).and_then(|v| v.groups.get_mut(member.group));
+        let Some(group) = group else { return };
         group.paths.received(path, bytes);
-        if let Some(change) = group.paths.arrived(member.number, path, now, what) {
-            self.tell_path(key, change);
+        group.paths.arrived(member.number, path, what);
+        if let Some(peer) = group.peer.filter(|_| what.answers) {
+            peers.heard(peer, path, *now);
         }
     }
 
-    #[cold]
-    fn tell_path(&mut self, key: QpKey, PathChange { path, is_up }: PathChange) {
-        let Some(qp) = self.qps.get(key) else { return };
-        let (handle, vnic) = (qp.io.handle, qp.io.vnic);
-        let Some(vnic) = self.vnics.get(vnic).map(|v| v.id) else { return };
-        let Some((_, group)) = self.group_of(key) else { return };
-        let Some(way) = group.ways().get(usize::from(path)) else { return };
-        let (local, remote) = (way.address, way.route.peer());
-        self.sink.event(Event::PathChanged { vnic, qp: handle, path, is_up, local, remote });
+    /// A member is about to send. If the path that it uses is known to be dead, it takes another one, and what is under way goes again; when its home is alive again, it
+    /// goes there.
+    #[inline]
+    pub(super) fn settle_path(&mut self, key: QpKey) {
+        let Self { qps, vnics, peers, now, .. } = self;
+        let Some(qp) = qps.get_mut(key) else { return };
+        let Some(member) = qp.io.member else { return };
+        let group = vnics.get_mut(qp.io.vnic).and_then(|v| v.groups.get_mut(member.group));
+        let Some(group) = group else { return };
+        let Some(peer) = group.peer.and_then(|peer| peers.get(peer)) else { return };
+        if group.paths.settle(member.number, peer, *now) {
+            qp.core.leave_path(*now);
+            self.paths.migrations += 1;
+        }
     }
 
-    /// When the timer of a queue pair with packets is to go off.
-    pub(super) fn deadline_of(&self, qp: &Qp) -> Option<Time> {
-        let own = qp.core.poll_timeout();
-        let works = matches!(qp.core.state(), QpState::Rts | QpState::Sqd);
-        let Some(member) = qp.io.member.filter(|_| works) else { return own };
-        let group = self.vnics.get(qp.io.vnic).and_then(|v| v.groups.get(member.group));
-        own.into_iter().chain(group.and_then(|g| g.paths.deadline(member.number))).min()
+    /// Whether all has been read that had come when a queue pair's deadline came. Where there is ever more to read, that is not waited for long.
+    pub(super) fn has_listened(&self, key: QpKey) -> bool {
+        let Some(qp) = self.qps.get(key).filter(|q| q.io.member.is_some()) else { return true };
+        let Some(deadline) = qp.core.poll_timeout() else { return true };
+        let is_busy = |since| self.now.since(since) > qp.core.answer_timeout();
+        self.listened >= deadline || self.behind_since.is_some_and(is_busy)
     }
 
     /// If a member's requests have been unanswered for too long, and its path is silent, they take another one. Returns whether they do.
     pub(super) fn leave_silent_path(&mut self, key: QpKey) -> bool {
-        let now = self.now;
-        let Some(qp) = self.qps.get(key).filter(|q| q.io.member.is_some()) else { return false };
-        if !qp.core.is_answer_overdue(now) {
+        let Self { qps, vnics, peers, now, .. } = self;
+        let Some(qp) = qps.get_mut(key) else { return false };
+        let Some(member) = qp.io.member.filter(|_| qp.core.is_answer_overdue(*now)) else { return false };
+        let (timeout, unanswered) = (qp.core.answer_timeout(), qp.core.unanswered(*now));
+        let group = vnics.get_mut(qp.io.vnic).and_then(|v| v.groups.get_mut(member.group));
+        let Some(group) = group else { return false };
+        let Some((key, peer)) = group.peer.and_then(|key| Some((key, peers.get(key)?))) else {
             return false;
-        }
-        let timeout = qp.core.answer_timeout();
-        let Some((member, group)) = self.group_of(key) else { return false };
-        let present = group.paths.out(member.number, false);
-        let leaves = group.paths.unanswered(member.number, now, timeout);
-        // The one whose home it is checks whether it is dead; where no other is alive, all check theirs.
-        let checks = if leaves { present.into()..usize::from(present) + 1 } else { 0..group.members().len() };
-        for number in checks {
-            let Some((_, group)) = self.group_of(key) else { break };
-            if let Some(resident) = group.member(number) {
-                self.schedule(resident);
+        };
+        match group.paths.unanswered(member.number, peer, *now, timeout, unanswered) {
+            Verdict::Lost => false,
+            Verdict::Stays => {
+                peers.suspect(key, *now, timeout, qp.core.probe_bytes());
+                false
+            }
+            Verdict::Leaves => {
+                peers.suspect(key, *now, timeout, qp.core.probe_bytes());
+                qp.core.change_path(*now);
+                self.paths.migrations += 1;
+                true
             }
         }
-        if leaves && let Some(qp) = self.qps.get_mut(key) {
-            qp.core.change_path(now);
-            self.paths.migrations += 1;
-        }
-        leaves
     }
 
     /// Whoever receives at the other paths' addresses of a member does so no more.
@@ -147,7 +155,6 @@ impl Engine {
     /// The members of a group have been connected, each by its own path: from now on they use all of them.
     pub(super) fn lead_group(&mut self, leader: QpKey) {
         let world = &mut self.world;
-        let now = world.now;
         let Some((_, group)) = world.group_of(leader) else { return };
         let members: Vec<QpKey> = group.members().collect();
         let mut ways = Vec::with_capacity(members.len());
@@ -155,8 +162,7 @@ impl Engine {
             let Some(Path::Remote { local, route, .. }) = world.qps.get(*key).map(|q| &q.path) else {
                 return;
             };
-            let Some(address) = self.edge.find_name(*local) else { return };
-            ways.push(Way { local: *local, address, route: route.clone() });
+            ways.push(Way { local: *local, route: route.clone() });
         }
         for key in members {
             let Some(qp) = world.qps.get(key) else { continue };
@@ -168,20 +174,18 @@ impl Engine {
                 }
             }
         }
-        if let Some((_, group)) = world.group_of(leader) {
-            group.lead(ways, now);
-        }
+        world.lead(leader, ways);
     }
 
-    /// Sends what a member has appended: by `path`, or the one that it uses.
-    pub(super) fn send_by_path(&mut self, key: QpKey, transmit: Transmit, path: Option<u8>) {
+    /// Sends what a member has appended, by the path that it uses.
+    pub(super) fn send_by_path(&mut self, key: QpKey, transmit: Transmit) {
         let World { qps, vnics, .. } = &mut self.world;
         let Some(qp) = qps.get_mut(key) else { return self.tx.discard(transmit) };
         let Some(vnic) = vnics.get_mut(qp.io.vnic) else { return self.tx.discard(transmit) };
         let (member, dscp) = (qp.io.member, vnic.shaping.dscp);
         let Some(member) = member else { return self.tx.discard(transmit) };
         let Some(group) = vnic.groups.get_mut(member.group) else { return self.tx.discard(transmit) };
-        let path = path.unwrap_or_else(|| group.paths.out(member.number, transmit.is_answer));
+        let path = group.paths.out(member.number, transmit.is_answer);
         let Some(way) = group.ways().get(usize::from(path)).filter(|way| qp.sends_by(way)) else {
             return self.tx.discard(transmit);
         };
@@ -193,42 +197,8 @@ impl Engine {
         vnic.traffic.tx_ip_bytes += bytes;
         vnic.traffic.tx_packets += packets;
         let tap_wants_more = qp.tap.as_ref().is_none_or(|tap| show_sent(&**tap, &self.edge, &self.tx));
-        let second = transmit.is_answer.then(|| group.paths.take_second_way(member.number)).flatten();
-        let way = second.and_then(|path| Some((path, group.ways().get(usize::from(path))?)));
-        if let Some((path, way)) = way.filter(|(_, way)| qp.sends_by(way)) {
-            self.tx.add_again(&self.edge, &way.route, dscp);
-            group.paths.sent(path, bytes);
-            qp.traffic.tx_bytes += bytes;
-            vnic.traffic.tx_ip_bytes += bytes;
-            vnic.traffic.tx_packets += packets;
-        }
         if !tap_wants_more {
             self.world.end_tap(key);
-        }
-    }
-
-    /// Checks the home of a member, if it is time to.
-    pub(super) fn check_home(&mut self, key: QpKey) {
-        let now = self.world.now;
-        let Some(qp) = self.world.qps.get(key).filter(|q| q.io.member.is_some()) else { return };
-        if !matches!(qp.core.state(), QpState::Rts | QpState::Sqd) {
-            return;
-        }
-        let timeout = qp.core.answer_timeout();
-        let Some((member, group)) = self.world.group_of(key) else { return };
-        let (is_due, change) = group.paths.check(member.number, now, timeout);
-        if let Some(change) = change {
-            self.world.tell_path(key, change);
-        }
-        // When there is no room, the next one comes soon enough.
-        if !is_due || self.tx_blocked || (self.tx.is_full() && !self.flush()) {
-            return;
-        }
-        let buffer = self.tx.buffer();
-        let check = self.world.with_env(key, |core, env| core.check_path(env, buffer)).flatten();
-        if let Some(transmit) = check {
-            self.world.paths.checks += 1;
-            self.send_by_path(key, transmit, Some(member.number));
         }
     }
 }

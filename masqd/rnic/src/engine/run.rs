@@ -18,6 +18,9 @@ const FLUSH_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two looks: a guest may leave thousands of queue pairs in ERR.
 const MAX_FLUSH_PAUSE: Duration = Duration::from_millis(512);
 
+/// How soon to look again whether a deadline of a queue pair has come, when packets wait to be read that came before.
+const LISTEN_PAUSE: Duration = Duration::from_micros(50);
+
 impl World {
     /// The guest rang a queue pair's doorbell.
     pub(super) fn work_posted(&mut self, key: QpKey) {
@@ -40,9 +43,14 @@ impl World {
         }
         // The deadline may have moved since; then the timer follows now.
         let Some(qp) = self.qps.get(key) else { return false };
-        let actual = self.deadline_of(qp);
+        let actual = qp.core.poll_timeout();
         if actual.is_none_or(|t| t > now) {
             self.set_timer(key, actual);
+            return false;
+        }
+        if !self.has_listened(key) {
+            // What is overdue may have come, and waits to be read.
+            self.set_timer(key, Some(now.plus(LISTEN_PAUSE)));
             return false;
         }
         if !self.leave_silent_path(key) {
@@ -100,7 +108,7 @@ impl World {
             qp.initiator.deadline()
         } else {
             let Some(qp) = self.qps.get(key) else { return };
-            self.deadline_of(qp)
+            qp.core.poll_timeout()
         };
         self.set_timer(key, deadline);
     }
@@ -150,7 +158,7 @@ impl Engine {
     fn transmit(&mut self, key: QpKey, ran: &mut Ran) {
         let now = self.world.now;
         let mut may_send = None;
-        self.check_home(key);
+        self.world.settle_path(key);
         while ran.bytes < SEND_BYTES {
             if !self.world.qps.get(key).is_some_and(|q| q.core.may_transmit()) {
                 return;
@@ -177,7 +185,7 @@ impl Engine {
             let Some(qp) = self.world.qps.get_mut(key) else { return };
             let Some(vnic) = self.world.vnics.get_mut(qp.io.vnic) else { return };
             match &qp.path {
-                Path::Remote { .. } if qp.io.member.is_some() => self.send_by_path(key, transmit, None),
+                Path::Remote { .. } if qp.io.member.is_some() => self.send_by_path(key, transmit),
                 Path::Remote { route, .. } if may_send => {
                     self.tx.add(&self.edge, route, vnic.shaping.dscp, transmit);
                     let packets = transmit.segments as u64;

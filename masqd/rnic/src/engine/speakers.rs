@@ -106,7 +106,7 @@ fn remove(all: &mut VecDeque<Claimant>, age: u64) {
 
 impl World {
     /// This engine's number.
-    fn index(&self) -> usize {
+    pub(super) fn index(&self) -> usize {
         self.fabric.as_ref().map_or(0, |f| f.index)
     }
 

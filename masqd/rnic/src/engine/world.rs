@@ -16,6 +16,7 @@ use super::spares::Spares;
 use super::speakers::Speakers;
 use super::watch::Watch;
 use crate::datagram::Losses;
+use crate::peers::{Ask, Peers, Verdicts};
 use crate::qp::{Qp, QpIo, QpKey, QpTable};
 use crate::shaping::Gate;
 use crate::transport::{Counters, QpCore, Time};
@@ -51,8 +52,18 @@ pub struct World {
     pub counters: Counters,
     /// Datagrams that were lost.
     pub losses: Losses,
-    /// Paths of groups that died.
+    /// The hosts to which connections with several paths lead.
+    pub peers: Peers,
+    /// Paths that are down, shared with the other engines.
+    pub verdicts: Arc<Verdicts>,
+    /// Probes of other hosts that are to be answered.
+    pub probes: Vec<Ask>,
+    /// What groups do about paths that die.
     pub paths: PathCounters,
+    /// All that had come to the sockets at this moment has been dealt with.
+    pub listened: Time,
+    /// Since when the sockets have held more than each turn has taken.
+    pub behind_since: Option<Time>,
     /// vNICs at whose queues something is left to settle.
     pub unsettled: Vec<usize>,
     /// Requests that are done, for their buffers.
@@ -79,7 +90,12 @@ impl World {
             sink,
             counters: Counters::default(),
             losses: Losses::default(),
+            peers: Peers::new(0),
+            verdicts: Arc::default(),
+            probes: Vec::new(),
             paths: PathCounters::default(),
+            listened: Time::ZERO,
+            behind_since: None,
             unsettled: Vec::new(),
             spares: Spares::default(),
             gate_closed: false,

@@ -56,8 +56,8 @@ mod time;
 use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
-use masq_types::{Psn, Rkey, WireQpn};
-use masq_wire::{Ecn, Extension, Kind, Opcode, PacketRepr, Parsed, RethRepr, Transport};
+use masq_types::{Psn, WireQpn};
+use masq_wire::{Ecn, Kind, Parsed, PathProbe, Transport};
 
 use batch::Batch;
 use cnp::Notifier;
@@ -510,23 +510,20 @@ impl QpCore {
         requester.change_path(&link, now);
     }
 
-    /// Appends a request that changes nothing and that the peer answers, whatever else is under way: an RDMA WRITE of no bytes in the place of one that has
-    /// been carried out (IBTA Vol 1 §9.7.5.1.4). `None` in a state in which nothing is sent.
-    pub fn check_path<E: Env>(&mut self, env: &mut E, buf: &mut Vec<u8>) -> Option<Transmit> {
-        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
-            return None;
-        }
-        let link = Link { config: &self.config, attributes: &self.attributes, state: self.state };
-        let nothing = Extension::Reth(RethRepr { va: 0, rkey: Rkey(0), dma_len: 0 });
-        let psn = self.requester.una().minus(1);
-        let opcode = link.opcode(Opcode::RC_WRITE_ONLY);
-        let mut repr = PacketRepr::new(opcode, link.attributes.remote_qpn, psn, nothing);
-        repr.bth.ack_req = true;
-        let mut batch = Batch::new(buf, 1);
-        batch.push(repr, 0, |_| Ok(())).ok()?;
-        env.reply_sent(repr.udp_payload_len(0));
-        self.counters.sent_pkts += 1;
-        batch.finish()
+    /// The path that packets have taken is known to be dead, and they take another one from now on: what is under way is lost.
+    pub fn leave_path(&mut self, now: Time) {
+        let (link, requester, _) = self.requester_parts();
+        requester.leave_path(&link, now);
+    }
+
+    /// Bytes of a probe that takes a path of which its longest packets can be sure.
+    pub fn probe_bytes(&self) -> usize {
+        self.attributes.path_mtu.bytes() as usize + PathProbe::BESIDE_MTU_BYTES
+    }
+
+    /// How long the peer has left something unanswered: since that was sent, or since the peer's last answer, if that came later.
+    pub fn unanswered(&self, now: Time) -> Option<Duration> {
+        self.requester.unanswered(now)
     }
 
     /// When [`QpCore::handle_timeout`] wants to be called, if at all.

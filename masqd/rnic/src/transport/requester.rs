@@ -650,6 +650,26 @@ impl Requester {
         }
     }
 
+    /// What is under way is lost, and goes by another path from now on.
+    pub(super) fn leave_path(&mut self, link: &Link<'_>, now: Time) {
+        if !self.awaits_answer() || self.retry.is_waiting() {
+            return;
+        }
+        let expired = self.retry.change_path(now, link.attributes, link.ack_timeout());
+        if link.is_selective() && !expired {
+            self.probe.hurry();
+            self.doubt(link);
+        } else {
+            self.flow.timed_out(now);
+            self.go_back();
+        }
+    }
+
+    /// How long the peer has left something unanswered.
+    pub(super) fn unanswered(&self, now: Time) -> Option<Duration> {
+        self.retry.unanswered_since().map(|since| now.since(since))
+    }
+
     fn go_back(&mut self) {
         self.inflight.go_back();
         self.rtt.forget();

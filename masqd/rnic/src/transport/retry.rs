@@ -16,6 +16,8 @@ pub(super) struct Retry {
     left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
+    /// Since when the peer has left something unanswered.
+    since: Option<Time>,
     rnr_until: Option<Time>,
     /// A loss at the present oldest unacknowledged PSN has been answered by sending again; further signs of the
     /// same loss mean nothing.
@@ -45,10 +47,12 @@ impl Retry {
     /// After progress: the ACK timeout begins anew, if there is more on its way.
     pub(super) fn restart(&mut self, now: Time, timeout: Option<Duration>, outstanding: bool) {
         self.ack_deadline = if outstanding { timeout.map(|t| now.plus(t)) } else { None };
+        self.since = outstanding.then_some(now);
     }
 
     /// A packet was sent.
     pub(super) fn sent(&mut self, now: Time, timeout: Option<Duration>) {
+        self.since.get_or_insert(now);
         if self.ack_deadline.is_none() {
             self.ack_deadline = timeout.map(|t| now.plus(t));
         }
@@ -75,7 +79,7 @@ impl Retry {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(Exhausted)?;
         }
         self.rnr_until = Some(now.plus(wait));
-        self.ack_deadline = None;
+        (self.ack_deadline, self.since) = (None, None);
         Ok(true)
     }
 
@@ -96,6 +100,11 @@ impl Retry {
     /// Whether the local ACK timeout has expired, and that has not been dealt with.
     pub(super) fn is_overdue(&self, now: Time) -> bool {
         self.ack_deadline.is_some_and(|t| t <= now)
+    }
+
+    /// Since when the peer has left something unanswered: since that was sent, or since the last progress, if that came later.
+    pub(super) fn unanswered_since(&self) -> Option<Time> {
+        self.since
     }
 
     /// Whether another path may be of use: not when as many have been tried as there can be, without any progress. Paths that carry no more than small packets,

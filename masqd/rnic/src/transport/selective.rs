@@ -317,6 +317,11 @@ impl Probe {
         true
     }
 
+    /// What is unanswered is known to be lost: one is to be sent now.
+    pub(super) fn hurry(&mut self) {
+        (self.deadline, self.is_due) = (None, true);
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         self.deadline
     }

@@ -130,16 +130,6 @@ impl TxBatch {
         });
     }
 
-    /// The train that was added last goes by `route` as well.
-    pub fn add_again(&mut self, edge: &Edge, route: &Route, dscp: Option<u8>) {
-        let Some(Queued { range, segment_bytes, .. }) = self.trains.back() else { return };
-        let (range, segment_bytes) = (range.clone(), *segment_bytes);
-        let total_bytes = range.len();
-        self.bytes.extend_from_within(range);
-        let segments = total_bytes.div_ceil(segment_bytes);
-        self.add(edge, route, dscp, Transmit { segments, segment_bytes, total_bytes, is_answer: true });
-    }
-
     /// Takes one datagram of `bytes` that was just appended to the buffer, as [`TxBatch::add`]. It joins the train before it where that goes the
     /// same way and has datagrams that are as long, or longer: then the kernel gets them at once.
     pub fn add_one(&mut self, edge: &Edge, route: &Route, dscp: Option<u8>, bytes: usize) {
