@@ -140,6 +140,13 @@ class File(unittest.TestCase):
             (("paths = 2", "paths = 0"), "paths"),
             (("paths = 2", "paths = 17"), "paths"),
             (("vcpus = 2", "paths = 3"), "paths"),
+            (("paths = 2", 'paths = "2"'), "paths"),
+            (("mtu = 1500", "mtu = 1500.5"), "mtu"),
+            (("mtu = 1500", "rate_mbit = -1"), "rate_mbit must be 1 to"),
+            (("mtu = 1500", "rate_mbit = 100001"), "rate_mbit must be 1 to"),
+            (("mtu = 1500", 'rate_mbit = "100"'), "rate_mbit must be 1 to"),
+            (("mtu = 1500", "rate_mbit = true"), "rate_mbit must be 1 to"),
+            (("mtu = 1500", 'gso = "no"'), "gso"),
             (("[[host]]", "[[host"), "not TOML"),
         ]:
             with self.subTest(says), self.assertRaisesRegex(LabError, says):

@@ -13,6 +13,8 @@ VXLAN_OVERHEAD = 50
 # Where path 0 of the underlay is: addresses of hosts, aliases and stations.
 UNDERLAY = [ipaddress.ip_network("10.77.0.0/24"), ipaddress.ip_network("fd77::/64")]
 GUEST_MTU_MAX = 9000
+# In Mbit/s; what a token bucket can keep.
+RATE_MAX = 100_000
 
 # Blue has a pair on one host (1, 2) and pairs on two (1-3, 2-3); red, on the very same addresses, a pair on two.
 # `--vms N` takes the first N: 2 and 3 are blue alone, 4 adds one red VM, 5 is the default.
@@ -60,6 +62,7 @@ class Vm:
 class Underlay:
     paths: int = 1
     mtu: int = 9216
+    # What each link carries in each direction; 0: all it can.
     rate_mbit: int = 0
     gso: bool = True
 
@@ -152,11 +155,19 @@ def _read(path):
 def _underlay(data):
     _only(data, {f.name for f in dataclasses.fields(Underlay)}, "[underlay]")
     underlay = Underlay(**data)
-    if not 1 <= underlay.paths <= 16:
+    if not _between(1, underlay.paths, 16):
         raise LabError("[underlay] paths must be 1 to 16")
-    if not 1280 + VXLAN_OVERHEAD <= underlay.mtu <= 65535:
+    if not _between(1280 + VXLAN_OVERHEAD, underlay.mtu, 65535):
         raise LabError("[underlay] mtu must be 1330 to 65535")
+    if not _between(0, underlay.rate_mbit, RATE_MAX):
+        raise LabError(f"[underlay] rate_mbit must be 1 to {RATE_MAX}, or 0 for links without a limit")
+    if not isinstance(underlay.gso, bool):
+        raise LabError("[underlay] gso must be true or false")
     return underlay
+
+
+def _between(least, value, most):
+    return type(value) is int and least <= value <= most
 
 
 def _tenant(data):
