@@ -81,6 +81,10 @@ pub struct Group {
     pub assigned: Assigned,
     /// The leader has left the next chunk to others.
     left_by_leader: bool,
+    /// Who has asked for a chunk in vain, and has none.
+    hungry: MemberSet,
+    /// Who has one, and has left the next to those that are hungry.
+    modest: MemberSet,
     failure: Option<GroupFailure>,
     /// Which members have no request of those that were begun before SQD any more: a bit for each.
     drained: MemberSet,
@@ -169,6 +173,8 @@ impl Group {
             spine: Spine::default(),
             assigned: Assigned::default(),
             left_by_leader: false,
+            hungry: 0,
+            modest: 0,
             failure: None,
             drained: 0,
             wakes: 0,
@@ -216,6 +222,8 @@ impl Group {
         self.spine = Spine::default();
         self.assigned = Assigned::default();
         self.left_by_leader = false;
+        self.hungry = 0;
+        self.modest = 0;
         self.failure = None;
         self.drained = 0;
         self.wakes = 0;
@@ -288,32 +296,36 @@ impl Group {
         std::mem::take(&mut self.wakes)
     }
 
-    /// Takes the next chunk for a member: when there is one that may start, and the member has room.
+    /// Takes the next chunk for a member: when there is one that may start, and the member has room. Who has one already leaves it to those that have none:
+    /// where few may start at once, because the others wait for them, each path shall carry one.
     pub fn take_chunk(
         &mut self,
         number: u8,
         memory: &GuestMemory,
         work: &mut SendWork,
     ) -> Result<bool, RingBroken> {
-        let Some(sub) = self.members.get_mut(usize::from(number)) else { return Ok(false) };
-        if self.failure.is_some() || sub.under_way >= MOST_UNDER_WAY || u32::from(number) >= self.takers {
+        let Some(sub) = self.members.get(usize::from(number)) else { return Ok(false) };
+        let (bit, under_way): (MemberSet, _) = (1 << number, sub.under_way);
+        if self.failure.is_some() || under_way >= MOST_UNDER_WAY || u32::from(number) >= self.takers {
             return Ok(false);
         }
-        if !self.next.present {
-            // Entries that are not done are not to be used again. A guest that does so all the same must not make `done` grow without bound.
-            if self.chunks.taken().wrapping_sub(self.prefix) >= self.chunks.entries() {
-                return Ok(false);
-            }
-            let Some(after) = self.chunks.take(memory, &mut self.next.work)? else { return Ok(false) };
-            (self.after, self.next.present) = (after, true);
-        }
-        if !self.next_may_start() {
+        if !self.has_next(memory)? || !self.next_may_start() {
+            self.hungry |= if under_way == 0 { bit } else { 0 };
             return Ok(false);
         }
-        if number == 0 && self.is_ahead(&self.next.work) {
+        let not_for_leader = self.is_ahead(&self.next.work);
+        if number == 0 && not_for_leader {
             self.left_by_leader = true;
             return Ok(false);
         }
+        let hungry = self.hungry & !bit & !MemberSet::from(not_for_leader);
+        if under_way > 0 && hungry != 0 {
+            self.modest |= bit;
+            self.wakes |= hungry;
+            return Ok(false);
+        }
+        self.hungry &= !bit;
+        self.wakes |= std::mem::take(&mut self.modest) & !bit;
         if std::mem::take(&mut self.left_by_leader) {
             self.wakes |= 1;
         }
@@ -321,6 +333,20 @@ impl Group {
             sub.under_way += 1;
         }
         Ok(self.next.take_into(work))
+    }
+
+    /// Looks at the next chunk, if there is one.
+    fn has_next(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
+        if self.next.present {
+            return Ok(true);
+        }
+        // Entries that are not done are not to be used again. A guest that does so all the same must not make `done` grow without bound.
+        if self.chunks.taken().wrapping_sub(self.prefix) >= self.chunks.entries() {
+            return Ok(false);
+        }
+        let Some(after) = self.chunks.take(memory, &mut self.next.work)? else { return Ok(false) };
+        (self.after, self.next.present) = (after, true);
+        Ok(true)
     }
 
     fn next_may_start(&self) -> bool {
@@ -363,6 +389,8 @@ impl Group {
                     if work.op == SendOp::WriteImm && work.before_bytes > 0 && !self.splits_write_imm {
                         work.defect = Some(Status::LocQpOpErr);
                     }
+                    // It is busy: no chunk is left for it.
+                    self.hungry &= !1;
                     self.spine.outstanding += 1;
                     self.spine.passed = work.next_index;
                     self.spine.receives = self.spine.receives.wrapping_add(work.op.takes_receive().into());

@@ -176,6 +176,26 @@ fn chunks_wait_for_chunks() {
     assert!(got[LEN as usize - 4096..] == [9; 4096]);
 }
 
+/// Messages for the same place, each of as many chunks as there are paths: few may start at once, and yet all paths have their part.
+#[test]
+fn chunks_that_wait_for_one_another_go_by_all_paths() {
+    const COUNT: u32 = 48;
+    let mut m = Multi::new(4);
+    for number in 0..COUNT {
+        let flags = if number < 4 { 0 } else { SEND_AFTER_CHUNK };
+        let opcode = SEND_OP_RDMA_WRITE;
+        let imm_or_inv = number.saturating_sub(3);
+        let chunk = SendRequest { opcode, flags, imm_or_inv, ..SendRequest::default() };
+        let offset = u64::from(number % 4 * CHUNK);
+        m.chunk_as(&to(&m.b_mr, offset, chunk), offset, CHUNK);
+    }
+    m.wait_for(1, COUNT);
+    m.post(SEND_OP_RDMA_WRITE, 2, MR - 64, 64);
+    assert_eq!(m.completion(), (2, WC_SUCCESS));
+    let carried: Vec<u64> = m.paths().iter().map(|path| path.chunks).collect();
+    assert!(carried.iter().all(|chunks| *chunks >= u64::from(COUNT / 8)), "{carried:?}");
+}
+
 /// A chunk waits for requests of the send queue, and holds up those behind it, as long as those requests are not done.
 #[test]
 fn chunks_wait_for_requests() {

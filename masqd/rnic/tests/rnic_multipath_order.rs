@@ -124,6 +124,7 @@ impl Application {
             spine_free: qp.sq.free(),
             chunks_done: chunks.done(),
             chunks_kept: 0,
+            messages: 0,
         };
         let Some(split) = self.splitter.split(&message, progress) else {
             self.splitter.plain(false);

@@ -125,6 +125,8 @@ pub struct Progress {
     pub chunks_done: u32,
     /// Free entries of the chunk ring that are left to later messages.
     pub chunks_kept: u32,
+    /// Messages before it that are under way. Where there are many, each has its share of the chunk ring and no more, so that the next will find as many chunks.
+    pub messages: u32,
 }
 
 /// A part of a message, for the chunk ring.
@@ -248,13 +250,14 @@ impl Splitter {
     /// Splits a message, whose chunks, WAIT and tail must all be posted then. `None` if it is to be posted as it is: it is too
     /// short, or the rings have no room.
     pub fn split(&mut self, message: &Message, progress: Progress) -> Option<Split<'_>> {
-        let Progress { spine_next, spine_done, spine_free, chunks_done, chunks_kept } = progress;
+        let Progress { spine_next, spine_done, spine_free, chunks_done, chunks_kept, messages } = progress;
         if !self.is_large(u64::from(message.bytes)) || spine_free < 2 {
             return None;
         }
         let body = (message.bytes - 1) & !(self.limits.tail_bytes - 1);
         let used = self.at.chunk_next.wrapping_sub(chunks_done).saturating_add(chunks_kept);
-        let free = self.limits.chunk_entries.saturating_sub(used);
+        let share = (self.limits.chunk_entries / messages.saturating_add(1)).max(self.paths);
+        let free = self.limits.chunk_entries.saturating_sub(used).min(share);
         let shift = self.chunk_shift(body, free)?;
 
         let chunk_next = self.at.chunk_next;

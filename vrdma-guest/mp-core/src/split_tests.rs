@@ -179,6 +179,7 @@ impl Group {
             spine_free,
             chunks_done: self.known.1,
             chunks_kept: 0,
+            messages: 0,
         }
     }
 
@@ -400,7 +401,7 @@ fn connected(paths: u32) -> Splitter {
 }
 
 fn idle(spine_next: u32) -> Progress {
-    Progress { spine_next, spine_done: 0, spine_free: 64, chunks_done: 0, chunks_kept: 0 }
+    Progress { spine_next, spine_done: 0, spine_free: 64, chunks_done: 0, chunks_kept: 0, messages: 0 }
 }
 
 fn write(addr: u64, bytes: u32) -> Message {
@@ -443,6 +444,15 @@ fn chunks_grow_with_the_message_and_shrink_with_the_paths() {
     assert_eq!(size(4, 64 * MIB), 256 << 10);
     // 4,095 MiB are more than 1,024 chunks of 256 KiB.
     assert_eq!(size(4, u32::MAX), 4 * MIB);
+}
+
+#[test]
+fn where_many_are_under_way_each_has_its_share() {
+    let splitter = connected(4);
+    let with =
+        |messages| splitter.clone().split(&write(0, MIB), Progress { messages, ..idle(0) }).unwrap().count();
+    assert_eq!([0, 31, 32, 127, 200, 1000].map(with), [32, 32, 16, 8, 4, 4]);
+    assert_eq!(with(u32::MAX), 4);
 }
 
 #[test]

@@ -86,16 +86,17 @@ impl Offer {
     }
 }
 
-/// Entries of the chunk ring of a queue pair with so many sends and at most so many paths: two for each send and path if these are few, within what many queue
-/// pairs can afford. One half is for whatever is large, the other half for those that come behind it.
+/// Entries of the chunk ring of a queue pair with so many sends and at most so many paths: four for each send and path if these are few, within what many queue
+/// pairs can afford. One half is for whatever is large, the other half for those that come behind it, of which each is to find two for each path: one on its way, and one
+/// behind it, so that messages for the same place, whose chunks wait for one another, keep all paths busy.
 pub fn chunk_entries(max_send_wr: u32, paths: u32) -> u32 {
-    let each = (2 * paths.clamp(1, 64)).next_power_of_two().max(8);
+    let each = (4 * paths.clamp(1, 64)).next_power_of_two().max(8);
     (max_send_wr.clamp(16, 128).next_power_of_two() * each).min(2048)
 }
 
-/// How many of so many entries are kept for each send that may come: one for each path, where half of them are enough for that.
+/// How many of so many entries are kept for each send that may come: two for each path, where half of them are enough for that.
 fn kept_for_each(chunk_entries: u32, max_requests: u32, paths: u32) -> u32 {
-    (chunk_entries / 2 / max_requests.max(1)).clamp(1, paths.max(1))
+    (chunk_entries / 2 / max_requests.max(1)).clamp(1, 2 * paths.clamp(1, 64))
 }
 
 /// What a send queue has for several paths.
@@ -237,6 +238,7 @@ impl Multipath {
             chunks_done,
             chunks_kept: others_to_split.saturating_mul(each).min(self.chunk_entries / 2)
                 + self.allotted.saturating_sub(under_way),
+            messages: self.waits.len() as u32, // no more than requests
         };
         let message = Message {
             kind,
@@ -485,9 +487,9 @@ mod tests {
     #[test]
     fn chunk_rings_are_within_bounds() {
         let of = |paths| [1, 16, 17, 100, 16384].map(|sends| chunk_entries(sends, paths));
-        assert_eq!([2, 3, 4].map(of), [[128, 128, 256, 1024, 1024]; 3]);
-        assert_eq!((of(8), of(10)), ([256, 256, 512, 2048, 2048], [512, 512, 1024, 2048, 2048]));
-        assert_eq!((of(16), of(0)), (of(10), of(2)));
+        assert_eq!((of(2), of(0)), ([128, 128, 256, 1024, 1024], of(2)));
+        assert_eq!([3, 4].map(of), [[256, 256, 512, 2048, 2048]; 2]);
+        assert_eq!((of(8), of(16)), ([512, 512, 1024, 2048, 2048], [1024, 1024, 2048, 2048, 2048]));
         assert_eq!(chunk_entries(u32::MAX, u32::MAX), 2048);
     }
 
@@ -498,10 +500,10 @@ mod tests {
                 let entries = chunk_entries(sends, paths);
                 let each = kept_for_each(entries, sends, paths);
                 assert!(
-                    (1..=paths).contains(&each) && each * sends <= entries / 2 || each == 1,
+                    (1..=2 * paths).contains(&each) && each * sends <= entries / 2 || each == 1,
                     "{sends} {paths}"
                 );
-                assert!(each == paths || sends > 32, "{sends} sends, {paths} paths: {each}");
+                assert!(each == 2 * paths || sends > 32, "{sends} sends, {paths} paths: {each}");
             }
         }
     }

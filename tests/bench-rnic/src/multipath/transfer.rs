@@ -192,8 +192,10 @@ impl Transfer<'_> {
             let chunks_done = qp.chunk_indexes().1;
             let (spine_next, spine_free) = (qp.send_index(), qp.send_room());
             let spine_done = self.spine_done;
-            self.splitter
-                .split(&message, Progress { spine_next, spine_done, spine_free, chunks_done, chunks_kept: 0 })
+            self.splitter.split(
+                &message,
+                Progress { spine_next, spine_done, spine_free, chunks_done, chunks_kept: 0, messages: 0 },
+            )
         } else {
             None
         };

@@ -265,7 +265,7 @@ fn only_reliable_connected_queue_pairs_of_devices_with_several_paths_have_chunk_
         machine.close();
         entries
     };
-    assert_eq!(entries(several, IBV_QPT_RC), (128, 8));
+    assert_eq!(entries(several, IBV_QPT_RC), (256, 8));
     assert_eq!([IBV_QPT_UC, IBV_QPT_UD].map(|t| entries(several, t)), [(0, 4); 2]);
     // An older module, a device with one path, a host that refuses.
     assert_eq!(entries(|_| (), IBV_QPT_RC), (0, 4));
