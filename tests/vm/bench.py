@@ -57,12 +57,13 @@ def tcp_latency_us(place):
     return float(value) * {"ns": 1e-3, "us": 1, "ms": 1e3}[unit]
 
 
-def record(name, scope, command, ours, peers, unit, bar, peer, smaller=False):
+def record(name, scope, command, ours, peers, unit, bar, peer, smaller=False, paired=False):
+    """A figure beside its peer's: the ratio is that of their medians or, of runs that stand in pairs, the median of theirs."""
     value, other = statistics.median(ours), statistics.median(peers)
-    ratio = value / other
+    ratio = statistics.median(a / b for a, b in zip(ours, peers)) if paired else value / other
     met = None if bar is None else (ratio <= bar if smaller else ratio >= bar)
     shown = {True: "met", False: "MISSED", None: "no aim"}[met]
-    print(f"  {name:<28} {scope:<10} {value:10.1f} {unit:<6} {peer} {other:10.1f}  ratio {ratio:8.2f}  "
+    print(f"  {name:<34} {scope:<10} {value:10.1f} {unit:<6} {peer} {other:10.1f}  ratio {ratio:8.2f}  "
           f"aim {'-' if bar is None else ('<= ' if smaller else '>= ') + str(bar)}  {shown}", flush=True)
     return {"name": name, "scope": scope, "value": value, "unit": unit, "peer": peer, "peer_value": other,
             "ratio": ratio, "bar": bar, "met": met, "command": command, "process": command.split()[0] + " in the VMs",
