@@ -397,11 +397,11 @@ mod tests {
         s.window = 4000;
         s.on_progress(at(1399));
         assert_eq!(s.window_bytes(), Some(4000), "the next measurement may come yet");
-        // A packet for each of four round trips, the quarter of a small window.
+        // A quarter of a packet for each of four round trips.
         s.on_progress(at(1400));
-        assert_eq!(s.window_bytes(), Some(8000));
+        assert_eq!(s.window_bytes(), Some(5000));
         s.on_progress(at(1500));
-        assert_eq!(s.window_bytes(), Some(8000));
+        assert_eq!(s.window_bytes(), Some(5000));
         // What was measured last counts.
         ack(&mut s, 2000, 5000);
         ack(&mut s, 8000, 5000);
