@@ -126,6 +126,8 @@ struct Spine {
     done: u32,
     /// Requests that were taken out of it and take a receive of the peer's.
     receives: u32,
+    /// Those of them that are done: the peer has had their receives.
+    receives_done: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -313,7 +315,9 @@ impl Group {
             self.hungry |= if under_way == 0 { bit } else { 0 };
             return Ok(false);
         }
-        let not_for_leader = self.is_ahead(&self.next.work);
+        // The peer may have no receive for it, because of requests that take receives before its message does and have not been sent. The leader leaves it to
+        // others: they would come behind it, and wait for a receive that the peer posts only when it has them.
+        let not_for_leader = is_ahead_of(&self.next.work, self.spine.receives);
         if number == 0 && not_for_leader {
             self.left_by_leader = true;
             return Ok(false);
@@ -355,10 +359,10 @@ impl Group {
             && requests.is_none_or(|index| has_reached(self.spine.done, index))
     }
 
-    /// Whether the peer may have no receive for this chunk, because of requests that take receives before its message does and have not been sent. The
-    /// leader leaves it to others: they would come behind it, and wait for a receive that the peer posts only when it has them.
+    /// Whether the peer may have no receive for this chunk, because of requests that take receives before its message does and are not done: it may post one
+    /// when it has them, and they may be lost, held up or not sent yet.
     pub fn is_ahead(&self, chunk: &SendWork) -> bool {
-        chunk.op == SendOp::Steer && chunk.rkey.0 != self.spine.receives
+        is_ahead_of(chunk, self.spine.receives_done)
     }
 
     /// Takes the leader's next request, if it may start.
@@ -429,6 +433,7 @@ impl Group {
     pub fn done(&mut self, number: u8, memory: &GuestMemory, work: &SendWork) -> Result<(), RingBroken> {
         if !work.is_chunk {
             self.spine.outstanding = self.spine.outstanding.saturating_sub(1);
+            self.spine.receives_done = self.spine.receives_done.wrapping_add(work.op.takes_receive().into());
             // WAITs behind the last one have been passed meanwhile.
             let is_last = self.spine.outstanding == 0;
             self.requests_done(if is_last { self.spine.passed } else { work.next_index });
@@ -503,6 +508,11 @@ impl Group {
             _ => *completion,
         }
     }
+}
+
+/// Whether a chunk is for a later receive than that behind so many.
+fn is_ahead_of(chunk: &SendWork, receives: u32) -> bool {
+    chunk.op == SendOp::Steer && chunk.rkey.0 != receives
 }
 
 /// Whether a free-running index that is at `at` has reached `index`.

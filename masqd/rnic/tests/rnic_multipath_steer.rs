@@ -3,70 +3,12 @@
 mod common;
 
 use common::multipath::*;
+use common::steering::*;
 use common::*;
 use masq_driver::*;
 use masq_rnic::FaultInjection;
 use vrdma_abi::ring::*;
 use vrdma_rings::SendRequest;
-
-const CHUNK: u32 = 64 << 10;
-/// The receives' buffers begin here, one each `SLOT` bytes of B's region.
-const SLOT: u64 = 512 << 10;
-
-/// Bytes of a large message's end: several packets, or one.
-const TAILS: [u32; 2] = [4096, 1000];
-
-/// Posts a chunk for the receive `number`, `len` bytes behind the beginning of the message at `offset` of A's region.
-fn steer(m: &mut Multi, number: u32, offset: u64, at: u32, len: u32) -> u32 {
-    let chunk =
-        SendRequest { opcode: SEND_OP_STEER, remote_addr: at.into(), rkey: number, ..SendRequest::default() };
-    m.chunk_as(&chunk, offset + u64::from(at), len)
-}
-
-/// Posts the end of a message, `len` bytes that lie `at` bytes behind its beginning.
-fn end(m: &mut Multi, opcode: u8, wr_id: u64, offset: u64, at: u32, len: u32) {
-    let until = m.a_qp.chunks.producer();
-    m.wait_for(wr_id, until);
-    let flags = SEND_SIGNALED | SEND_SOLICITED | SEND_STEERED;
-    let imm_or_inv = wr_id as u32;
-    let end =
-        SendRequest { opcode, flags, wr_id, imm_or_inv, remote_addr: at.into(), ..SendRequest::default() };
-    m.a.post(&mut m.a_qp.qp, &end, &[sge(&m.a_mr, offset + u64::from(at), len)]);
-}
-
-/// Posts a large SEND of `len` bytes at `offset` of A's region, which takes the receive `number`.
-fn send(m: &mut Multi, opcode: u8, wr_id: u64, number: u32, offset: u64, len: u32) {
-    let tail = TAILS[wr_id as usize % TAILS.len()];
-    let mut at = 0;
-    while at < len - tail {
-        let bytes = CHUNK.min(len - tail - at);
-        steer(m, number, offset, at, bytes);
-        at += bytes;
-    }
-    end(m, opcode, wr_id, offset, at, tail);
-}
-
-/// Two pieces of B's region that make a receive of `len` bytes, with a gap between them.
-fn pieces(m: &Multi, slot: u64, len: u32) -> [Sge; 2] {
-    let (offset, first) = (slot * SLOT, len / 3);
-    [sge(&m.b_mr, offset, first), sge(&m.b_mr, offset + u64::from(first) + 64, len - first)]
-}
-
-fn post_recv(m: &mut Multi, wr_id: u64, slot: u64, len: u32) {
-    let pieces = pieces(m, slot, len);
-    m.b.post_recv(&mut m.b_qp.qp, wr_id, &pieces);
-}
-
-/// What B has in a receive's pieces, and between and behind them.
-fn received(m: &Multi, slot: u64, len: u32) -> (Vec<u8>, Vec<u8>) {
-    let [first, second] = pieces(m, slot, len);
-    let mut data = m.b.read(first.addr, first.length as usize);
-    data.extend(m.b.read(second.addr, second.length as usize));
-    let mut rest = m.b.read(first.addr + u64::from(first.length), 64);
-    let end = second.addr + u64::from(second.length);
-    rest.extend(m.b.read(end, (m.b_mr.gpa + (slot + 1) * SLOT - end) as usize));
-    (data, rest)
-}
 
 /// B's completions within some time.
 fn b_completions(m: &mut Multi) -> Vec<(u64, u8)> {
@@ -151,41 +93,6 @@ fn receives_are_taken_in_order() {
         let producer = m.a_qp.qp.sq.producer();
         m.a_qp.qp.sq.complete(producer);
     }
-}
-
-/// The peer posts a receive only when it has the message before: nothing that waits for a receive keeps that message from coming.
-#[test]
-fn receives_that_are_posted_one_by_one_suffice() {
-    const LEN: u32 = 150 << 10;
-    let options = Options { min_rnr_timer: 1, ..Options::default() };
-    let mut m = Multi::with(4, None, &options);
-    m.a.write(m.a_mr.gpa, &pattern(LEN as usize, 1));
-    for i in 0..6u64 {
-        match i % 3 {
-            0 => m.post(SEND_OP_SEND, i, 0, 64),
-            _ => send(&mut m, SEND_OP_SEND, i, i as u32, 0, LEN),
-        }
-    }
-    m.net.run(20);
-    assert!(m.a_cq.ring.poll().is_none());
-    for i in 0..6u64 {
-        post_recv(&mut m, i, i, LEN);
-        let cqe = wait(&mut m.net, &mut m.b_cq);
-        let len = if i % 3 == 0 { 64 } else { LEN };
-        assert_eq!((cqe.wr_id, cqe.status, cqe.byte_len), (i, WC_SUCCESS, len));
-        assert!(received(&m, i, LEN).0[..len as usize] == pattern(LEN as usize, 1)[..len as usize]);
-        assert_eq!(m.completion(), (i, WC_SUCCESS));
-    }
-}
-
-/// A peer without receives is waited for as often as the queue pair's attributes say.
-#[test]
-fn a_receive_that_never_comes_fails_the_group() {
-    let options = Options { rnr_retry: 2, min_rnr_timer: 1, ..Options::default() };
-    let mut m = Multi::with(4, None, &options);
-    send(&mut m, SEND_OP_SEND, 1, 0, 0, 100 << 10);
-    assert_eq!(m.completion(), (1, WC_RNR_RETRY_EXC_ERR));
-    assert_eq!(m.states()[0], QpState::Err);
 }
 
 /// A receive that is too short, or whose memory cannot be written, fails as with any SEND; those before and behind it are flushed, in order, and

@@ -4,6 +4,7 @@
 
 pub mod links;
 pub mod multipath;
+pub mod steering;
 pub mod two;
 
 use std::net::IpAddr;
