@@ -141,6 +141,8 @@ struct Wait {
 struct GroupFailure {
     failure: Failure,
     at: Time,
+    /// It was found at this end, and the peer still carries out what it is asked for.
+    peer_goes_on: bool,
     /// A request of the leader's has it in its completion.
     told: bool,
 }
@@ -149,7 +151,7 @@ struct GroupFailure {
 const MOST_UNDER_WAY: u32 = 2;
 /// WAITs that one look at the spine passes.
 const WAITS_AT_ONCE: usize = 64;
-/// When a chunk has failed: how long the leader's requests before it are given to be done, as their acknowledgements may be under way on another path.
+/// When a chunk has failed: how long the leader's requests before it are given to be done, as they, or their acknowledgements, may be under way on another path.
 const FAILURE_GRACE: Duration = Duration::from_millis(100);
 
 impl Group {
@@ -372,7 +374,8 @@ impl Group {
         memory: &GuestMemory,
         work: &mut SendWork,
     ) -> Result<bool, RingBroken> {
-        if self.failure.is_some() {
+        // What does not wait for the chunk that has failed comes before it.
+        if self.failure.is_some_and(|f| !f.peer_goes_on) {
             return Ok(false);
         }
         for _ in 0..WAITS_AT_ONCE {
@@ -481,7 +484,10 @@ impl Group {
 
     /// A member's chunk has failed.
     pub fn chunk_failed(&mut self, at: Time, failure: Failure) {
-        self.failure.get_or_insert(GroupFailure { failure, at, told: false });
+        let refusals = [Status::RemInvReqErr, Status::RemAccessErr, Status::RemOpErr];
+        let peer_goes_on = !refusals.contains(&failure.status);
+        self.failure.get_or_insert(GroupFailure { failure, at, peer_goes_on, told: false });
+        self.wakes |= 1;
     }
 
     /// Whether a chunk has failed.
@@ -489,9 +495,16 @@ impl Group {
         self.failure.is_some()
     }
 
-    /// Whether the leader is still to go on although a chunk has failed: with requests that come before the failure.
-    pub fn leader_has_grace(&self, now: Time) -> bool {
-        self.failure.is_some_and(|f| self.spine.outstanding > 0 && now.since(f.at) < FAILURE_GRACE)
+    /// Whether the leader is still to go on although a chunk has failed: with requests that come before the failure, also those that it has not taken out of its
+    /// `queue` yet. Without one it takes none.
+    pub fn leader_has_grace(&self, now: Time, queue: Option<&mut SendRing>, memory: &GuestMemory) -> bool {
+        let Some(failure) = self.failure.filter(|f| now.since(f.at) < FAILURE_GRACE) else { return false };
+        let may_take = |queue: &mut SendRing| match self.spine.wait {
+            Some(wait) => has_reached(self.prefix, wait.until),
+            // If the next entry waits for the chunk that has failed, the leader finds that out when it takes it.
+            None => queue.has_work(memory).unwrap_or(false),
+        };
+        self.spine.outstanding > 0 || (failure.peer_goes_on && queue.is_some_and(may_take))
     }
 
     /// What a completion of the leader's says: the first that does not succeed tells why a chunk has failed, if one has.

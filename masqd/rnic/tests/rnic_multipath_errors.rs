@@ -68,6 +68,35 @@ fn a_chunk_of_foreign_memory_fails_the_group() {
     assert_eq!(m.states()[0], QpState::Err);
 }
 
+/// A message of which all chunks are done is not failed by a later one's, though its end has not been sent yet.
+#[test]
+fn a_message_whose_chunks_are_done_succeeds() {
+    let mut m = Multi::new(4);
+    m.a.write(m.a_mr.gpa + MR - 64, &[7; 64]);
+    // Before this is done the leader takes nothing else.
+    m.post(SEND_OP_RDMA_WRITE, 1, 0, 2 << 20);
+    for _ in 0..3 {
+        m.chunk(SEND_OP_RDMA_WRITE, 2 << 20, 64);
+    }
+    let whole = m.a_qp.chunks.producer();
+    m.wait_for(2, whole);
+    m.post(SEND_OP_RDMA_WRITE, 2, MR - 64, 64);
+    let (opcode, flags) = (SEND_OP_RDMA_WRITE, SEND_AFTER_CHUNK);
+    let next = to(&m.b_mr, 0, SendRequest { opcode, flags, imm_or_inv: whole, ..SendRequest::default() });
+    let foreign = vrdma_abi::ring::Sge { addr: m.a_mr.gpa, length: 4096, lkey: 0xbad };
+    m.a_qp.chunks.post(&next, &[foreign]).unwrap();
+    m.a_qp.chunks.publish();
+    let until = m.a_qp.chunks.producer();
+    m.wait_for(3, until);
+    m.post(SEND_OP_RDMA_WRITE, 3, 0, 64);
+    m.post(SEND_OP_RDMA_WRITE, 4, 0, 64);
+    let (flushed, failed) = (WC_WR_FLUSH_ERR, WC_LOC_PROT_ERR);
+    assert_eq!(m.completions(), [(1, WC_SUCCESS), (2, WC_SUCCESS), (3, failed), (4, flushed)]);
+    assert_eq!(m.b.read(m.b_mr.gpa + MR - 64, 64), [7; 64]);
+    assert_eq!(m.a_qp.chunks.done(), whole);
+    assert_eq!(m.states()[0], QpState::Err);
+}
+
 /// The status is told by the first request that is posted later, when there is none yet.
 #[test]
 fn a_failure_waits_for_who_tells_it() {

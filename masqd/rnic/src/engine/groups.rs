@@ -14,7 +14,7 @@ use super::{Engine, World, ip_overhead};
 use crate::group::{Group, Member, MemberSet};
 use crate::limits;
 use crate::memory::GuestMemory;
-use crate::qp::{Failed, Path, Qp, QpKey};
+use crate::qp::{Failed, Path, Qp, QpIo, QpKey};
 use crate::ring::{RingBroken, SendRing};
 use crate::transport::{
     Completion, Failure, QpCore, QpEvent, RecvWork, SendWork, Status, SteerFault, WorkQueue,
@@ -178,14 +178,25 @@ impl World {
         let now = self.now;
         let mut number = 0;
         while let Some((_, group)) = self.group_of(key) {
-            let has_grace = number == 0 && group.leader_has_grace(now);
             let Some(member) = group.member(number) else { return };
+            let has_grace = number == 0 && self.leader_has_grace(member);
             number += 1;
             if !has_grace && self.state_of(member) != Some(QpState::Err) {
                 self.with_env(member, |core, env| core.follow(now, env));
                 self.schedule(member);
             }
         }
+    }
+
+    fn leader_has_grace(&mut self, leader: QpKey) -> bool {
+        let Some(Qp { core, io: QpIo { vnic, member: Some(member), sq, .. }, .. }) = self.qps.get_mut(leader)
+        else {
+            return false;
+        };
+        let Some(vnic) = self.vnics.get(*vnic) else { return false };
+        let Some(group) = vnic.groups.get(member.group) else { return false };
+        let queue = sq.as_mut().filter(|_| core.state() == QpState::Rts);
+        group.leader_has_grace(self.now, queue, &vnic.memory)
     }
 
     /// Does to a group's hidden members what `call` does to each.

@@ -155,6 +155,11 @@ impl SendRing {
         self.ring.pages.stride_shift()
     }
 
+    /// Whether the guest has posted something that has not been taken.
+    pub fn has_work(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
+        self.ring.has_work(memory)
+    }
+
     /// Takes the next request, if there is one. A request that makes no sense has a [`SendWork::defect`].
     pub fn take(&mut self, memory: &GuestMemory, work: &mut SendWork) -> Result<bool, RingBroken> {
         let Some((head, entry)) = self.take_head(memory, work)? else { return Ok(false) };
