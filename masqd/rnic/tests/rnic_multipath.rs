@@ -312,3 +312,23 @@ fn connections_that_do_not_fit_are_refused() {
     m.message(SEND_OP_RDMA_WRITE, 7, 0, 1 << 20, CHUNK);
     assert_eq!(m.completion(), (7, WC_SUCCESS));
 }
+
+/// Chunks are no messages of their own to those who count: not at their sender, and at the peer only those that come by the first path, where it cannot tell
+/// them from others.
+#[test]
+fn a_split_message_counts_as_one() {
+    for (opcode, sent, received) in
+        [(SEND_OP_RDMA_WRITE, "sent_msgs", "rcvd_msgs"), (SEND_OP_RDMA_READ, "rcvd_msgs", "sent_msgs")]
+    {
+        let mut m = Multi::new(4);
+        for i in 1..4 {
+            m.message(opcode, i, 0, 1 << 20, CHUNK);
+            assert_eq!(m.completion(), (i, WC_SUCCESS));
+            m.net.run(5);
+            let by_first = m.paths()[0].chunks;
+            assert!(by_first > 0);
+            let messages = [m.net.counter(0, sent), m.net.counter(1, received)];
+            assert_eq!(messages, [i, i + by_first]);
+        }
+    }
+}

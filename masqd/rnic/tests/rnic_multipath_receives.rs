@@ -74,3 +74,16 @@ fn tries_count_from_when_the_peer_has_the_message_before() {
         assert_eq!(m.completions(), [(0, WC_SUCCESS), (1, status)]);
     }
 }
+
+/// Chunks that are steered are no messages of their own to those who count.
+#[test]
+fn a_send_counts_as_one_message() {
+    let mut m = Multi::new(4);
+    for i in 0..3 {
+        post_recv(&mut m, i, i, 400 << 10);
+        send(&mut m, SEND_OP_SEND, i, i as u32, 0, 400 << 10);
+        assert_eq!(m.completion(), (i, WC_SUCCESS));
+        let messages = [m.net.counter(0, "sent_msgs"), m.net.counter(1, "rcvd_msgs")];
+        assert_eq!(messages, [i + 1; 2]);
+    }
+}

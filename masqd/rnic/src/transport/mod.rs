@@ -90,6 +90,8 @@ pub struct QpConfig {
     pub shared_receives: bool,
     /// Every send is signalled, whatever it says.
     pub signal_all: bool,
+    /// It is a hidden one of a group: what the peer sends to it, or reads by it, is part of a message, and is not counted as one.
+    pub takes_parts: bool,
     /// Packets that may be on their way unacknowledged, counting expected read responses; 1 to 2^22.
     pub window_packets: u32,
     /// An acknowledgement is asked for after as many packets of one message, and sent after as many without
@@ -136,6 +138,7 @@ impl Default for QpConfig {
             qp_type: QpType::Rc,
             shared_receives: false,
             signal_all: false,
+            takes_parts: false,
             window_packets: 256,
             ack_every: 32,
             read_packets: 64,
@@ -235,7 +238,8 @@ impl QpCore {
     /// Another queue pair of the same group towards the peer's `remote_qpn`, in the state in which this one is, RTR: it has the same attributes and PSNs, and
     /// no receives.
     pub fn sibling(&self, remote_qpn: WireQpn) -> Self {
-        let config = QpConfig { shared_receives: false, signal_all: false, ..self.config.clone() };
+        let config =
+            QpConfig { shared_receives: false, signal_all: false, takes_parts: true, ..self.config.clone() };
         let mut sibling = Self::new(config);
         sibling.attributes = Attributes { remote_qpn, ..self.attributes.clone() };
         sibling.state = self.state;

@@ -695,9 +695,11 @@ impl Requester {
 
     fn complete_front<E: Env>(&mut self, link: &Link<'_>, env: &mut E, counters: &mut Counters) {
         let Some(request) = self.inflight.pop() else { return };
+        // A chunk is no message of its own.
+        let messages = u64::from(!request.work.is_chunk);
         match request.work.op {
-            SendOp::Read => counters.rcvd_msgs += 1,
-            _ => counters.sent_msgs += 1,
+            SendOp::Read => counters.rcvd_msgs += messages,
+            _ => counters.sent_msgs += messages,
         }
         self.succeed(link, env, request);
         self.complete_carried_out(link, env);

@@ -195,7 +195,8 @@ impl Responder {
     ) -> Result<bool, Broken> {
         match self.execute(link, env, packet) {
             Ok(packets) => {
-                let brings = packet.info.kind != Kind::ReadRequest && packet.info.position.ends();
+                let is_message = !matches!(packet.info.kind, Kind::ReadRequest | Kind::Steer);
+                let brings = is_message && packet.info.position.ends() && !link.config.takes_parts;
                 counters.rcvd_msgs += u64::from(brings);
                 self.executed(link, packet, packets);
                 Ok(true)
@@ -546,7 +547,7 @@ impl Responder {
                     self.unacknowledged = 0;
                     counters.sent_pkts += 1;
                     let whole = response.ends && !response.repeated && source.is_some();
-                    counters.sent_msgs += u64::from(whole);
+                    counters.sent_msgs += u64::from(whole && !link.config.takes_parts);
                 }
                 // A repetition may come when the application has the data and the region is gone.
                 Err(_) if response.repeated => self.resources.give_up(),
