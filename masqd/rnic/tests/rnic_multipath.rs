@@ -6,6 +6,7 @@ use common::multipath::*;
 use common::*;
 use masq_driver::*;
 use masq_rnic::FaultInjection;
+use masq_types::Features;
 use vrdma_abi::ring::*;
 use vrdma_rings::SendRequest;
 
@@ -311,6 +312,33 @@ fn connections_that_do_not_fit_are_refused() {
     m.modify_a(QpState::Rts);
     m.message(SEND_OP_RDMA_WRITE, 7, 0, 1 << 20, CHUNK);
     assert_eq!(m.completion(), (7, WC_SUCCESS));
+}
+
+/// A peer that turns out to know less is spoken to accordingly on all paths.
+#[test]
+fn all_paths_speak_what_the_peer_understands() {
+    let faults = FaultInjection { drop: 0.02, ..FaultInjection::default() };
+    let mut m = Multi::with(4, Some(faults), &Options::default());
+    let told = |m: &mut Multi| [m.net.counter(0, "probes"), m.net.counter(1, "sent_selective_acks")];
+    m.message(SEND_OP_RDMA_WRITE, 1, 0, 3 << 20, CHUNK);
+    assert_eq!(m.completion(), (1, WC_SUCCESS));
+    let before = told(&mut m);
+    assert!(before[1] > 0, "{before:?}");
+    let options = Options { features: Features::MULTIPATH, ..Options::default() };
+    let connections = [0, 1].map(|end| Some(m.connection(end, 4, &options)));
+    for (end, connection) in connections.into_iter().enumerate() {
+        let (guest, qp) = if end == 0 { (&mut m.a, &m.a_qp.qp) } else { (&mut m.b, &m.b_qp.qp) };
+        let sqd = QpChange { to: Some(QpState::Sqd), ..QpChange::default() };
+        guest.modify(&mut m.net, qp, sqd.clone()).unwrap();
+        guest.modify(&mut m.net, qp, QpChange { connection, ..sqd }).unwrap();
+        let rts = QpChange { to: Some(QpState::Rts), ..QpChange::default() };
+        guest.modify(&mut m.net, qp, rts).unwrap();
+    }
+    let carried = m.paths();
+    m.message(SEND_OP_RDMA_WRITE, 2, 0, 3 << 20, CHUNK);
+    assert_eq!(m.completion(), (2, WC_SUCCESS));
+    assert!(m.paths().iter().zip(carried).all(|(now, then)| now.chunks > then.chunks));
+    assert_eq!(told(&mut m), before);
 }
 
 /// Chunks are no messages of their own to those who count: not at their sender, and at the peer only those that come by the first path, where it cannot tell

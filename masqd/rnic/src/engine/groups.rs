@@ -360,7 +360,8 @@ impl Engine {
     /// Changes the hidden members of a queue pair as it has been changed itself.
     pub(super) fn modify_siblings(&mut self, leader: QpKey, change: &QpChange) {
         let now = self.world.now;
-        let change = QpChange { from: None, connection: None, ..change.clone() };
+        let connection = change.connection.as_ref();
+        let mut change = QpChange { from: None, connection: None, ..change.clone() };
         if let Some((_, group)) = self.world.group_of(leader).filter(|_| change.to == Some(QpState::Rts)) {
             group.drains_anew();
         }
@@ -368,10 +369,13 @@ impl Engine {
         if matches!(change.to, Some(QpState::Rtr | QpState::Reset | QpState::Init)) {
             return;
         }
-        self.world.with_siblings(leader, |core, env| {
+        for (number, sibling) in self.world.siblings(leader).into_iter().enumerate() {
+            // What the peer understands may have changed with the way to it.
+            change.connection = connection.and_then(|connection| connection.on_path(number + 1));
             // One that has failed stays as it is, until the leader follows.
-            let _ = core.modify(now, env, &change);
-        });
+            self.world.with_env(sibling, |core, env| core.modify(now, env, &change));
+            self.world.schedule(sibling);
+        }
     }
 
     /// The queue pair is reset or goes: it has no siblings any more.
