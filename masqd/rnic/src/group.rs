@@ -10,7 +10,6 @@
 //! This is what they share. A member is a whole queue pair of its own, with its transport and its PSNs; that it takes the next chunk when
 //! it has room makes fast paths carry more than slow ones. How members come and go, and fail together, is the engine's part (`engine/groups`).
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -25,8 +24,10 @@ use crate::ring::{After, ChunkRing, Entry, RingBroken, SendRing};
 use crate::transport::{Completion, Failure, SendOp, SendWork, Status, Time};
 use crate::udp::{LocalId, Route};
 
+mod done;
 mod paths;
 
+use done::Done;
 pub use paths::{Arrivals, Described, Paths, Verdict};
 
 /// Members of a group: a bit for each number.
@@ -72,10 +73,8 @@ pub struct Group {
     next: Held<SendWork>,
     /// What must be done before it starts.
     after: After,
-    /// Index of the first chunk that is not done.
-    prefix: u32,
-    /// Of the chunks from `prefix` on: which are done.
-    done: VecDeque<bool>,
+    /// Which chunks are done.
+    done: Done,
     spine: Spine,
     /// Receives of messages that arrive by several paths.
     pub assigned: Assigned,
@@ -161,8 +160,10 @@ impl Group {
         if !(2..=GroupAttr::MAX_MEMBERS).contains(&members) {
             return Err(DriverError::Invalid(format!("{what}: a group does not have {members} members")));
         }
+        let chunks = ChunkRing::new(&format!("{what}, chunk ring"), chunks, memory)?;
         Ok(Self {
-            chunks: ChunkRing::new(&format!("{what}, chunk ring"), chunks, memory)?,
+            done: Done::new(chunks.entries()),
+            chunks,
             most: members,
             takers: 0,
             splits_write_imm: false,
@@ -172,8 +173,6 @@ impl Group {
             peer: None,
             next: Held::default(),
             after: After::default(),
-            prefix: 0,
-            done: VecDeque::new(),
             spine: Spine::default(),
             assigned: Assigned::default(),
             left_by_leader: false,
@@ -204,7 +203,7 @@ impl Group {
             let sub = |key: &QpKey| Sub { key: *key, under_way: 0, carried: 0 };
             self.members = members.iter().map(sub).collect();
         }
-        self.chunks.publish_done(memory, self.prefix)?;
+        self.chunks.publish_done(memory, self.done.prefix())?;
         let (most, present) = (self.chunks.most_paths(memory)?, members.len() as u32);
         self.takers = if most == 0 { present } else { present.min(most) };
         self.splits_write_imm = features.contains(Features::WRITE_ENDS);
@@ -221,7 +220,6 @@ impl Group {
         self.ways.clear();
         self.chunks.reset();
         self.next.present = false;
-        self.prefix = 0;
         self.done.clear();
         self.spine = Spine::default();
         self.assigned = Assigned::default();
@@ -346,8 +344,8 @@ impl Group {
         if self.next.present {
             return Ok(true);
         }
-        // Entries that are not done are not to be used again. A guest that does so all the same must not make `done` grow without bound.
-        if self.chunks.taken().wrapping_sub(self.prefix) >= self.chunks.entries() {
+        // Entries that are not done are not to be used again, whatever the guest says.
+        if self.chunks.taken().wrapping_sub(self.done.prefix()) >= self.chunks.entries() {
             return Ok(false);
         }
         let Some(after) = self.chunks.take(memory, &mut self.next.work)? else { return Ok(false) };
@@ -357,7 +355,7 @@ impl Group {
 
     fn next_may_start(&self) -> bool {
         let After { chunks, requests } = self.after;
-        chunks.is_none_or(|index| has_reached(self.prefix, index))
+        chunks.is_none_or(|index| has_reached(self.done.prefix(), index))
             && requests.is_none_or(|index| has_reached(self.spine.done, index))
     }
 
@@ -380,7 +378,7 @@ impl Group {
         }
         for _ in 0..WAITS_AT_ONCE {
             if let Some(wait) = self.spine.wait {
-                if !has_reached(self.prefix, wait.until) {
+                if !has_reached(self.done.prefix(), wait.until) {
                     return Ok(false);
                 }
                 self.spine.wait = None;
@@ -447,26 +445,14 @@ impl Group {
             sub.carried += 1;
             self.wakes |= 1 << number;
         }
-        let place = work.next_index.wrapping_sub(1).wrapping_sub(self.prefix) as usize;
-        if self.done.len() <= place {
-            self.done.resize(place + 1, false);
-        }
-        if let Some(done) = self.done.get_mut(place) {
-            *done = true;
-        }
-        let before = self.prefix;
-        while self.done.front() == Some(&true) {
-            self.done.pop_front();
-            self.prefix = self.prefix.wrapping_add(1);
-        }
-        if self.prefix == before {
+        if !self.done.add(work.next_index.wrapping_sub(1)) {
             return Ok(());
         }
-        if self.spine.wait.is_some_and(|wait| has_reached(self.prefix, wait.until)) {
+        if self.spine.wait.is_some_and(|wait| has_reached(self.done.prefix(), wait.until)) {
             self.wakes |= 1;
         }
         self.wake_for_next();
-        self.chunks.publish_done(memory, self.prefix)
+        self.chunks.publish_done(memory, self.done.prefix())
     }
 
     /// All entries of the send queue below `index` are done.
@@ -500,7 +486,7 @@ impl Group {
     pub fn leader_has_grace(&self, now: Time, queue: Option<&mut SendRing>, memory: &GuestMemory) -> bool {
         let Some(failure) = self.failure.filter(|f| now.since(f.at) < FAILURE_GRACE) else { return false };
         let may_take = |queue: &mut SendRing| match self.spine.wait {
-            Some(wait) => has_reached(self.prefix, wait.until),
+            Some(wait) => has_reached(self.done.prefix(), wait.until),
             // If the next entry waits for the chunk that has failed, the leader finds that out when it takes it.
             None => queue.has_work(memory).unwrap_or(false),
         };
