@@ -85,7 +85,8 @@ abi_constants! {
     pub const SEND_OP_WAIT: u8 = 0x80;
     /// In a chunk ring: data of a message that the peer places into one of its receives. rkey is that receive's number, counted from 0 at RTS over the
     /// requests of the send queue that take one (sends, and writes with immediate data); remote_addr is the offset in the message. The chunks of a
-    /// message have each byte before its end once, and are done before the end starts; otherwise the peer refuses it. Only with FEATURE_STEER. Since version 1.3.
+    /// message have each byte before its end once, and are done before the end starts; otherwise the peer refuses it. It also refuses a number that is 64 or
+    /// more beyond that of the first receive whose message it does not have whole. Only with FEATURE_STEER. Since version 1.3.
     pub const SEND_OP_STEER: u8 = 0x81;
     /// The request writes a completion even if it succeeds.
     pub const SEND_SIGNALED: u8 = 1;
