@@ -98,10 +98,10 @@ TRANSFERS = [perftest("ib_write_bw", 2), perftest("ib_read_bw", 1), perftest("ib
 
 # Short messages: name of the figure, program, options, which number of its result line, the unit and its scale, and whether less is better.
 SHORT = [
-    ("write_lat_2b", "ib_write_lat", "-s 2 -n 20000", 4, "us", 1, True),
-    ("send_lat_2b", "ib_send_lat", "-s 2 -n 20000", 4, "us", 1, True),
-    ("write_rate_2b", "ib_write_bw", "-s 2 -n 300000", 4, "k/s", 1000, False),
-    ("send_rate_2b", "ib_send_bw", "-s 2 -n 300000", 4, "k/s", 1000, False),
+    ("write_lat_2b", "ib_write_lat", "-s 2 -n 5000", 4, "us", 1, True),
+    ("send_lat_2b", "ib_send_lat", "-s 2 -n 5000", 4, "us", 1, True),
+    ("write_rate_2b", "ib_write_bw", "-s 2 -n 100000", 4, "k/s", 1000, False),
+    ("send_rate_2b", "ib_send_bw", "-s 2 -n 100000", 4, "k/s", 1000, False),
 ]
 
 
@@ -171,7 +171,9 @@ def short_messages(wanted, pairs):
                 for paths in (1, PATHS) if turn % 2 else (PATHS, 1):
                     words = f"{assignments(switch(paths))} {program} {{}} -F {options}"
                     _, said = both_sides(place, words.format(on(place[1])), words.format(on(place[2])) + " {server}", 18515)
-                    figures.setdefault(name, {}).setdefault(paths, []).append(last_numbers(said)[column])
+                    value = last_numbers(said)[column]
+                    print(f"    {name}, {paths} paths: {value}", flush=True)
+                    figures.setdefault(name, {}).setdefault(paths, []).append(value)
     return [
         record(f"vm_{name}_{PATHS}_paths", "two hosts", f"{program} {options}", [v * scale for v in figures[name][PATHS]], [v * scale for v in figures[name][1]],
                unit, LATENCY if smaller else MESSAGES, "one path", smaller, paired=True)
