@@ -55,6 +55,10 @@ impl Member {
 #[derive(Debug)]
 pub struct Group {
     chunks: ChunkRing,
+    /// It may have something that nobody has looked at: it was not found empty after the doorbell was rung last.
+    has_chunks: bool,
+    /// The same of the leader's send queue.
+    has_requests: bool,
     /// How many members it can have.
     most: u8,
     /// Members below this number take chunks.
@@ -164,6 +168,8 @@ impl Group {
         Ok(Self {
             done: Done::new(chunks.entries()),
             chunks,
+            has_chunks: false,
+            has_requests: false,
             most: members,
             takers: 0,
             splits_write_imm: false,
@@ -219,6 +225,7 @@ impl Group {
         self.members.clear();
         self.ways.clear();
         self.chunks.reset();
+        (self.has_chunks, self.has_requests) = (true, true);
         self.next.present = false;
         self.done.clear();
         self.spine = Spine::default();
@@ -288,19 +295,54 @@ impl Group {
         all
     }
 
-    /// All members may have something to do.
-    pub fn wake_all(&mut self) {
-        self.wakes = !0;
-    }
-
     /// Who has something to do since this was asked last: a bit for each number.
     pub fn take_wakes(&mut self) -> MemberSet {
         std::mem::take(&mut self.wakes)
     }
 
+    /// Whether somebody has something to do by what came of others.
+    pub fn has_wakes(&self) -> bool {
+        self.wakes != 0
+    }
+
+    /// Whether a member may find something to take in the rings. If not, nothing is looked at before the doorbell is rung.
+    #[inline]
+    pub fn may_have_work(&self, number: u8) -> bool {
+        let is_leader = number == 0;
+        self.may_have_chunk() || is_leader && (self.has_requests || self.spine.wait.is_some())
+    }
+
+    #[inline]
+    fn may_have_chunk(&self) -> bool {
+        self.has_chunks || self.next.present
+    }
+
+    /// The guest has rung the doorbell. If there are chunks that nobody has looked at, all members may have something to do.
+    pub fn posted(&mut self, memory: &GuestMemory) {
+        self.has_requests = true;
+        // Whoever takes the next one finds out why it cannot be read.
+        if self.chunks.has_work(memory).unwrap_or(true) {
+            (self.has_chunks, self.wakes) = (true, !0);
+            // A short message takes as many paths as it has chunks. The leader has its turn first; later it may have to leave chunks to others.
+            for (sub, number) in self.members.iter().zip(0..self.takers).skip(1) {
+                self.hungry |= MemberSet::from(sub.under_way == 0) << number;
+            }
+        }
+    }
+
     /// Takes the next chunk for a member: when there is one that may start, and the member has room. Who has one already leaves it to those that have none:
     /// where few may start at once, because the others wait for them, each path shall carry one.
+    #[inline]
     pub fn take_chunk(
+        &mut self,
+        number: u8,
+        memory: &GuestMemory,
+        work: &mut SendWork,
+    ) -> Result<bool, RingBroken> {
+        if self.may_have_chunk() { self.take_next_chunk(number, memory, work) } else { Ok(false) }
+    }
+
+    fn take_next_chunk(
         &mut self,
         number: u8,
         memory: &GuestMemory,
@@ -329,7 +371,9 @@ impl Group {
             return Ok(false);
         }
         self.hungry &= !bit;
-        self.wakes |= std::mem::take(&mut self.modest) & !bit;
+        if self.hungry & !1 == 0 {
+            self.wakes |= std::mem::take(&mut self.modest) & !bit;
+        }
         if std::mem::take(&mut self.left_by_leader) {
             self.wakes |= 1;
         }
@@ -348,7 +392,10 @@ impl Group {
         if self.chunks.taken().wrapping_sub(self.done.prefix()) >= self.chunks.entries() {
             return Ok(false);
         }
-        let Some(after) = self.chunks.take(memory, &mut self.next.work)? else { return Ok(false) };
+        let Some(after) = self.chunks.take(memory, &mut self.next.work)? else {
+            self.has_chunks = false;
+            return Ok(false);
+        };
         (self.after, self.next.present) = (after, true);
         Ok(true)
     }
@@ -366,6 +413,7 @@ impl Group {
     }
 
     /// Takes the leader's next request, if it may start.
+    #[inline]
     pub fn take_request(
         &mut self,
         queue: &mut SendRing,
@@ -373,7 +421,8 @@ impl Group {
         work: &mut SendWork,
     ) -> Result<bool, RingBroken> {
         // What does not wait for the chunk that has failed comes before it.
-        if self.failure.is_some_and(|f| !f.peer_goes_on) {
+        let held = self.failure.is_some_and(|f| !f.peer_goes_on);
+        if held || !(self.has_requests || self.spine.wait.is_some()) {
             return Ok(false);
         }
         for _ in 0..WAITS_AT_ONCE {
@@ -388,7 +437,10 @@ impl Group {
                 }
             }
             match queue.take_of_group(memory, work)? {
-                None => return Ok(false),
+                None => {
+                    self.has_requests = false;
+                    return Ok(false);
+                }
                 Some(Entry::Request) => {
                     // Of a READ it is this end's own affair.
                     if work.op == SendOp::WriteImm && work.before_bytes > 0 && !self.splits_write_imm {
@@ -431,15 +483,20 @@ impl Group {
     }
 
     /// A member's request is done.
+    #[inline]
     pub fn done(&mut self, number: u8, memory: &GuestMemory, work: &SendWork) -> Result<(), RingBroken> {
-        if !work.is_chunk {
-            self.spine.outstanding = self.spine.outstanding.saturating_sub(1);
-            self.spine.receives_done = self.spine.receives_done.wrapping_add(work.op.takes_receive().into());
-            // WAITs behind the last one have been passed meanwhile.
-            let is_last = self.spine.outstanding == 0;
-            self.requests_done(if is_last { self.spine.passed } else { work.next_index });
-            return Ok(());
+        if work.is_chunk {
+            return self.chunk_done(number, memory, work);
         }
+        self.spine.outstanding = self.spine.outstanding.saturating_sub(1);
+        self.spine.receives_done = self.spine.receives_done.wrapping_add(work.op.takes_receive().into());
+        // WAITs behind the last one have been passed meanwhile.
+        let is_last = self.spine.outstanding == 0;
+        self.requests_done(if is_last { self.spine.passed } else { work.next_index });
+        Ok(())
+    }
+
+    fn chunk_done(&mut self, number: u8, memory: &GuestMemory, work: &SendWork) -> Result<(), RingBroken> {
         if let Some(sub) = self.members.get_mut(usize::from(number)) {
             sub.under_way = sub.under_way.saturating_sub(1);
             sub.carried += 1;
@@ -464,7 +521,9 @@ impl Group {
     /// Whoever has room may take the chunk that had to wait.
     fn wake_for_next(&mut self) {
         if self.next.present && self.next_may_start() {
-            self.wake_all();
+            for (sub, number) in self.members.iter().zip(0..) {
+                self.wakes |= MemberSet::from(sub.under_way < MOST_UNDER_WAY) << number;
+            }
         }
     }
 

@@ -103,6 +103,23 @@ fn a_guest_can_do_with_fewer_paths() {
     }
 }
 
+/// As long as there are paths that have nothing, no path takes a second chunk.
+#[test]
+fn few_chunks_go_by_as_many_paths() {
+    let mut m = Multi::new(4);
+    for chunks in 1..=8u32 {
+        let before = m.paths().iter().map(|p| p.chunks).collect::<Vec<_>>();
+        m.message(SEND_OP_RDMA_WRITE, 7, 0, chunks * CHUNK + 4096, CHUNK);
+        assert_eq!(m.completion(), (7, WC_SUCCESS));
+        let carried = m.paths().iter().zip(before).map(|(p, before)| p.chunks - before).collect::<Vec<_>>();
+        assert_eq!(carried.iter().sum::<u64>(), u64::from(chunks));
+        let used = carried.iter().filter(|chunks| **chunks > 0).count();
+        assert_eq!(used, chunks.min(4) as usize, "{chunks} chunks: {carried:?}");
+        let sent = m.a_qp.qp.sq.producer();
+        m.a_qp.qp.sq.complete(sent);
+    }
+}
+
 /// Messages one after another: their completions come in the order of the send queue, and small ones between them as well.
 #[test]
 fn completions_come_in_order() {
@@ -157,7 +174,7 @@ fn chunks_wait_for_chunks() {
     let mut m = Multi::new(4);
     m.a.write(m.a_mr.gpa, &pattern(LEN as usize, 1));
     m.a.write(m.a_mr.gpa + MR / 2, &vec![9; 4096]);
-    // The leader takes two: with this one and the long one, it leaves the short one to another path.
+    // There are paths for all three of them: the short one is on a path of its own.
     m.chunk(SEND_OP_RDMA_WRITE, MR / 2, 64);
     let first = m.chunk(SEND_OP_RDMA_WRITE, 0, LEN);
     let after = SendRequest {

@@ -11,7 +11,7 @@ use masq_types::WireQpn;
 use super::env::QpEnv;
 use super::peers::leave_peer;
 use super::{Engine, World, ip_overhead};
-use crate::group::{Group, Member, MemberSet};
+use crate::group::{Group, Member};
 use crate::limits;
 use crate::memory::GuestMemory;
 use crate::qp::{Failed, Path, Qp, QpIo, QpKey};
@@ -143,21 +143,26 @@ impl World {
         self.qps.get(key).map(|q| q.core.state())
     }
 
-    /// The guest has posted something to a group.
+    /// The guest has posted something to a group. The leader has its turn anyway, the others when there are chunks.
     pub(super) fn wake_group(&mut self, key: QpKey) {
-        if let Some((_, group)) = self.group_of(key) {
-            group.wake_all();
+        let Some(Qp { io: QpIo { vnic, member: Some(member), .. }, .. }) = self.qps.get(key) else { return };
+        let Some(vnic) = self.vnics.get_mut(*vnic) else { return };
+        let Some(group) = vnic.groups.get_mut(member.group) else { return };
+        group.posted(&vnic.memory);
+        if group.has_wakes() {
+            self.wake_members(key);
         }
-        self.wake_members(key);
     }
 
     /// Those of a group's members go on that something has changed for.
     fn wake_members(&mut self, key: QpKey) {
         let Some((_, group)) = self.group_of(key) else { return };
-        let wakes = group.take_wakes();
-        for number in (0..MemberSet::BITS as usize).filter(|n| wakes >> n & 1 != 0) {
+        let mut wakes = group.take_wakes();
+        while wakes != 0 {
+            let number = wakes.trailing_zeros();
+            wakes &= wakes - 1;
             let Some((_, group)) = self.group_of(key) else { return };
-            let Some(member) = group.member(number) else { return };
+            let Some(member) = group.member(number as usize) else { return };
             self.schedule(member);
         }
     }

@@ -35,6 +35,13 @@ impl PathCounters {
 impl Qp {
     /// Whether it is the one that sends to its peer by this way.
     fn sends_by(&self, way: &Way) -> bool {
+        // As a rule it is the way of its own path.
+        if let Path::Remote { local, route, .. } = &self.path
+            && *local == way.local
+            && route.peer() == way.route.peer()
+        {
+            return self.claim.is_some_and(|claim| claim.sends);
+        }
         let remote = self.path.remote_qp().map(|(_, _, qpn)| (way.local, way.route.peer(), qpn));
         remote.and_then(|remote| self.claim_on(&remote)).is_some_and(|claim| claim.sends)
     }

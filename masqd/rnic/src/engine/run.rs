@@ -32,6 +32,17 @@ impl World {
         self.schedule(key);
     }
 
+    /// A queue pair has its turn: it looks for work in its rings, unless it is known that there is none.
+    #[inline]
+    fn look_for_work(&mut self, key: QpKey) {
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        let group =
+            qp.io.member.and_then(|m| Some((m.number, self.vnics.get(qp.io.vnic)?.groups.get(m.group)?)));
+        if group.is_none_or(|(number, group)| group.may_have_work(number)) {
+            qp.core.work_posted();
+        }
+    }
+
     /// The timer of a queue pair that was set to `deadline` has gone off. Returns whether that meant anything.
     pub(super) fn expire_qp(&mut self, deadline: Time, key: QpKey) -> bool {
         let now = self.now;
@@ -135,9 +146,7 @@ impl Engine {
             QpState::Rts | QpState::Sqd if local => local::run(&mut self.world, key),
             QpState::Rts | QpState::Sqd if datagrams => self.run_datagrams(key),
             QpState::Rts => {
-                if let Some(qp) = self.world.qps.get_mut(key) {
-                    qp.core.work_posted();
-                }
+                self.world.look_for_work(key);
                 Ran::default()
             }
             QpState::Sqe | QpState::Err => {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, VnicId};
+use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, QpState, VnicId};
 use masq_types::WireQpn;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -186,7 +186,8 @@ impl World {
         } else {
             vnic.held_requests = held_by_others + core.buffers();
             vnic.early_bytes = early_of_others + core.early_bytes();
-            if env.io.member.is_some() {
+            let group = env.io.member.and_then(|member| env.groups.get(member.group));
+            if group.is_some_and(|g| g.has_wakes() || g.has_failed() || core.state() == QpState::Err) {
                 self.settle_group(key);
             }
             return Some(result);

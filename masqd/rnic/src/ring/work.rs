@@ -168,6 +168,7 @@ impl SendRing {
     }
 
     /// Takes the next entry of a queue pair with several paths, if there is one.
+    #[inline]
     pub fn take_of_group(
         &mut self,
         memory: &GuestMemory,
@@ -383,6 +384,11 @@ impl ChunkRing {
     /// Index of the next entry to take.
     pub fn taken(&self) -> u32 {
         self.ring.consumer
+    }
+
+    /// Whether there is a chunk that has not been taken.
+    pub fn has_work(&mut self, memory: &GuestMemory) -> Result<bool, RingBroken> {
+        self.ring.has_work(memory)
     }
 
     /// Takes the next chunk, if there is one. A chunk that makes no sense has a [`SendWork::defect`].

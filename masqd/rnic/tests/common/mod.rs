@@ -145,6 +145,8 @@ pub struct Guest {
     pub engine: usize,
     pub id: VnicId,
     pub address: IpAddr,
+    /// One for each path; the first is `address`.
+    pub addresses: Vec<IpAddr>,
     fd: OwnedFd,
     memory: MmapRegion,
     next: u64,
@@ -225,9 +227,11 @@ impl Guest {
         let file = std::fs::File::from(fd.try_clone().unwrap());
         let memory = MmapRegion::from_file(FileOffset::new(file, 0), bytes as usize).unwrap();
         let vni = Vni::new(vni).unwrap();
-        net.execute(engine, Command::AttachVnic { vnic: id, vni, epoch: EPOCH, addresses }).unwrap();
+        let attach = Command::AttachVnic { vnic: id, vni, epoch: EPOCH, addresses: addresses.clone() };
+        net.execute(engine, attach).unwrap();
+        let (next, next_handle, status, doorbells) = (BASE, 1, 0, 0);
         let mut guest =
-            Guest { engine, id, address, fd, memory, next: BASE, next_handle: 1, status: 0, doorbells: 0 };
+            Guest { engine, id, address, addresses, fd, memory, next, next_handle, status, doorbells };
         guest.set_memory(net);
         guest.status = guest.alloc(1);
         guest.doorbells = guest.alloc(SLOTS);
