@@ -127,7 +127,7 @@ impl Application {
             messages: 0,
         };
         let Some(split) = self.splitter.split(&message, progress) else {
-            self.splitter.plain(false);
+            self.splitter.plain(0);
             return qp.sq.post(request, &[sge(&mr, local, bytes)]).unwrap();
         };
         self.split += 1;

@@ -18,8 +18,8 @@ pub(crate) struct Outstanding {
     pub bytes: u32,
     /// Bytes that are in chunks.
     pub body: u32,
-    /// Each chunk has `1 << shift` bytes, save the last.
-    pub shift: u8,
+    /// Bytes of each chunk, save the last; not 0.
+    pub chunk: u32,
     /// Index of its first chunk.
     pub chunk_first: u32,
     /// The spine's index after its tail.
@@ -47,7 +47,7 @@ impl Outstanding {
         local: None,
         bytes: 0,
         body: 0,
-        shift: 0,
+        chunk: 1,
         chunk_first: 0,
         spine_end: 0,
     };
@@ -60,8 +60,7 @@ impl Outstanding {
 
     #[inline]
     fn chunks(&self) -> u32 {
-        // Rounded up; the body is less than 2³² - 1 bytes, but adding a chunk to it might wrap.
-        ((u64::from(self.body) + (1u64 << self.shift) - 1) >> self.shift) as u32
+        self.body.div_ceil(self.chunk)
     }
 
     /// What of this message `bytes` bytes from `offset` of a later one must wait for.
@@ -92,7 +91,7 @@ impl Outstanding {
             return Share::default();
         }
         let body = i64::from(self.body);
-        let chunks = if from < body { ((to.min(body) - 1) >> self.shift) as u32 + 1 } else { 0 };
+        let chunks = if from < body { ((to.min(body) - 1) / i64::from(self.chunk)) as u32 + 1 } else { 0 };
         Share { chunks, tail: to > body }
     }
 

@@ -35,17 +35,23 @@ use crate::order::{Conflicts, OUTSTANDING_MAX, Outstanding, Table};
 /// How many split messages are kept apart; see the module's text.
 pub const OUTSTANDING: usize = OUTSTANDING_MAX;
 
+/// Chunks of this part of a message are large enough for what each of them costs, however short the message is.
+const PAYS_AS: u32 = 12;
+/// So are chunks of so many times the shortest.
+const PAYS_FROM: u32 = 5;
+
 /// What is split, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Messages of fewer bytes are not split; at least 2.
     pub threshold_bytes: u32,
-    /// Chunks have at least `1 << chunk_shift_min` bytes, save the last of a message; at most 31.
+    /// Chunks have at least `1 << chunk_shift_min` bytes, save the last of a message; at most 28. As each chunk costs the RNIC something, this is for the shortest messages:
+    /// longer ones have chunks of a twelfth at least, or of `5 << chunk_shift_min` bytes.
     pub chunk_shift_min: u8,
     /// Chunks have at most `1 << chunk_shift_max` bytes, unless the chunk ring has room for fewer than that makes; at most 31.
     pub chunk_shift_max: u8,
-    /// Between the two bounds, a message is cut into chunks of such a power of two that each path has at least so many; not 0. The more,
-    /// the sooner all paths of unequal rates come to an end together.
+    /// Between these bounds, a message is cut into so many equal chunks for each path, or fewer; not 0. The more, the sooner all paths of unequal rates come to
+    /// an end together.
     pub chunks_per_path: u32,
     /// The tail has at most so many bytes, a power of two.
     pub tail_bytes: u32,
@@ -54,7 +60,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For a chunk ring of `chunk_entries`: chunks of 16 KiB to 256 KiB of messages from 128 KiB, tails of at most 4 KiB.
+    /// For a chunk ring of `chunk_entries`: chunks of 16 KiB to 256 KiB of messages from 128 KiB, of 80 KiB and more of those from a MiB; tails of at most 4 KiB.
     pub const fn new(chunk_entries: u32) -> Self {
         Self {
             threshold_bytes: 128 << 10,
@@ -155,7 +161,7 @@ pub struct Tail {
 ///
 /// - [`connect`](Self::connect) when the number of paths is known, [`reset`](Self::reset) when the queue pair is.
 /// - For each request that is posted, in order: [`split`](Self::split) if it [`is_large`](Self::is_large) and of a [`Kind`]. If that
-///   gives `None`, and for all other requests, [`plain`](Self::plain) and an ordinary entry.
+///   gives `None`, and for all other requests, an ordinary entry; and [`plain`](Self::plain), at the latest before the next split.
 /// - [`checkpoint`](Self::checkpoint) and [`roll_back`](Self::roll_back) around requests that may be taken back.
 ///
 /// It allocates nothing, and what it does for a message is bounded by its chunks times [`OUTSTANDING`].
@@ -193,6 +199,7 @@ impl Splitter {
     pub const fn new(limits: Limits) -> Self {
         assert!(limits.threshold_bytes >= 2 && limits.chunks_per_path > 0);
         assert!(limits.chunk_shift_min <= limits.chunk_shift_max && limits.chunk_shift_max <= 31);
+        assert!(limits.chunk_shift_min <= 28);
         assert!(limits.tail_bytes.is_power_of_two());
         let at = Checkpoint { chunk_next: 0, spine_next: 0, read_end: 0, receives: 0, messages: 0 };
         let table = Table::new();
@@ -215,16 +222,21 @@ impl Splitter {
         *self = Self::new(self.limits);
     }
 
+    /// Messages of so many bytes are to be split if they can be; `u64::MAX` with one path.
+    pub fn threshold_bytes(&self) -> u64 {
+        self.threshold
+    }
+
     /// Whether a message of this length is to be split if it can be.
     #[inline]
     pub fn is_large(&self, bytes: u64) -> bool {
         bytes >= self.threshold
     }
 
-    /// A request goes into the spine as it is.
+    /// Requests go into the spine as they are, and take so many receives of the peer.
     #[inline]
-    pub fn plain(&mut self, takes_receive: bool) {
-        self.at.receives = self.at.receives.wrapping_add(u32::from(takes_receive));
+    pub fn plain(&mut self, receives: u32) {
+        self.at.receives = self.at.receives.wrapping_add(receives);
     }
 
     /// Index of the chunk ring's next entry: what its producer index is to be.
@@ -258,7 +270,7 @@ impl Splitter {
         let used = self.at.chunk_next.wrapping_sub(chunks_done).saturating_add(chunks_kept);
         let share = (self.limits.chunk_entries / messages.saturating_add(1)).max(self.paths);
         let free = self.limits.chunk_entries.saturating_sub(used).min(share);
-        let shift = self.chunk_shift(body, free)?;
+        let chunk = self.chunk_bytes(body, free)?;
 
         let chunk_next = self.at.chunk_next;
         let chunk_pending = |index: u32| is_pending(index, chunks_done, chunk_next);
@@ -283,7 +295,7 @@ impl Splitter {
             local: message.local,
             bytes: message.bytes,
             body,
-            shift,
+            chunk,
             chunk_first: chunk_next,
             spine_end: spine_next.wrapping_add(2),
         };
@@ -310,19 +322,21 @@ impl Splitter {
         })
     }
 
-    /// Chunks of which size, as a power of two, for a body of so many bytes and so many free entries: fewer than paths if need be, as messages behind it
+    /// Chunks of how many bytes, for a body of so many and so many free entries: fewer than paths if need be, as messages behind it
     /// must not wait for one that is whole. `None` if there are none.
-    fn chunk_shift(&self, body: u32, free: u32) -> Option<u8> {
+    fn chunk_bytes(&self, body: u32, free: u32) -> Option<u32> {
         if body == 0 || free == 0 {
             return None;
         }
-        let wanted = body / self.paths.saturating_mul(self.limits.chunks_per_path);
-        let mut shift = wanted.max(1).ilog2() as u8; // at most 31
-        shift = shift.clamp(self.limits.chunk_shift_min, self.limits.chunk_shift_max);
-        while (body - 1) >> shift >= free {
-            shift += 1;
-        }
-        Some(shift)
+        let Limits { chunk_shift_min, chunk_shift_max, chunks_per_path, tail_bytes, .. } = self.limits;
+        let (least, most) = (1 << chunk_shift_min, 1 << chunk_shift_max);
+        let pays = (body / PAYS_AS).clamp(least, PAYS_FROM * least);
+        let each = (body / self.paths / pays).clamp(1, chunks_per_path);
+        // Chunks begin where packets do.
+        let step = tail_bytes.min(least);
+        let wanted = body.div_ceil(self.paths.saturating_mul(each)).next_multiple_of(step).clamp(least, most);
+        // The body is a multiple of the step, so that this is no longer than the body.
+        Some(wanted.max(body.div_ceil(free).next_multiple_of(step)))
     }
 }
 
@@ -368,7 +382,7 @@ impl Iterator for Split<'_> {
             return None;
         }
         let offset = self.at;
-        let bytes = (self.new.body - offset).min(1 << self.new.shift);
+        let bytes = (self.new.body - offset).min(self.new.chunk);
         self.at = offset + bytes;
         let (chunk, spine) = self.table.waits(self.conflicts, &self.new, offset, bytes);
         let Progress { spine_next, spine_done, chunks_done, .. } = self.progress;
@@ -383,7 +397,7 @@ impl Iterator for Split<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.new.body - self.at).div_ceil(1 << self.new.shift) as usize;
+        let left = (self.new.body - self.at).div_ceil(self.new.chunk) as usize;
         (left, Some(left))
     }
 }

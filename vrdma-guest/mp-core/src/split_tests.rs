@@ -203,7 +203,7 @@ impl Group {
         let whole = Part { op, offset: 0, bytes: op.bytes, receive: u32::MAX };
         let first = self.splitter.chunk_next();
         let Some(mut split) = self.splitter.split(&Self::message(&op), progress) else {
-            self.splitter.plain(op.kind.takes_receive());
+            self.splitter.plain(op.kind.takes_receive().into());
             self.spine.push_back(Spine::Request(whole));
             return Ok(true);
         };
@@ -246,7 +246,7 @@ impl Group {
             let entries = match self.splitter.split(&Self::message(op), progress) {
                 Some(_) => 2,
                 None => {
-                    self.splitter.plain(op.kind.takes_receive());
+                    self.splitter.plain(op.kind.takes_receive().into());
                     1
                 }
             };
@@ -391,7 +391,8 @@ proptest! {
     }
 }
 
-const LIMITS: Limits = Limits::new(1024);
+/// With chunks of 32 KiB as long as there is room.
+const LIMITS: Limits = Limits { chunk_shift_min: 15, chunk_shift_max: 15, ..Limits::new(1024) };
 const MIB: u32 = 1 << 20;
 
 fn connected(paths: u32) -> Splitter {
@@ -434,16 +435,20 @@ fn small_messages_and_single_paths_are_left_alone() {
 
 #[test]
 fn chunks_grow_with_the_message_and_shrink_with_the_paths() {
-    let size = |paths, bytes| chunks(&mut connected(paths), write(0, bytes))[0].bytes;
-    assert_eq!(size(2, 128 << 10), 16 << 10);
-    assert_eq!(size(4, MIB), 32 << 10);
-    assert_eq!(size(2, MIB), 64 << 10);
-    assert_eq!(size(8, MIB), 16 << 10);
-    assert_eq!(size(16, MIB), 16 << 10);
-    assert_eq!([10, 16].map(|paths| size(paths, 8 * MIB)), [128 << 10, 64 << 10]);
-    assert_eq!(size(4, 64 * MIB), 256 << 10);
+    let size = |paths, bytes| {
+        let mut splitter = Splitter::new(Limits::new(1024));
+        splitter.connect(paths);
+        chunks(&mut splitter, write(0, bytes))[0].bytes
+    };
+    let kib = |bytes| [2, 4, 8, 10, 16].map(|paths| size(paths, bytes) >> 10);
+    assert_eq!(kib(128 << 10), [24, 32, 16, 16, 16]);
+    assert_eq!(kib(256 << 10), [32, 24, 32, 28, 16]);
+    // Each path has its share of few chunks, or of many.
+    assert_eq!(kib(MIB), [128, 88, 128, 104, 64]);
+    assert_eq!(kib(8 * MIB), [256, 256, 256, 208, 128]);
+    assert_eq!(kib(64 * MIB), [256; 5]);
     // 4,095 MiB are more than 1,024 chunks of 256 KiB.
-    assert_eq!(size(4, u32::MAX), 4 * MIB);
+    assert_eq!(kib(u32::MAX), [4 << 10; 5]);
 }
 
 #[test]
@@ -451,7 +456,7 @@ fn where_many_are_under_way_each_has_its_share() {
     let splitter = connected(4);
     let with =
         |messages| splitter.clone().split(&write(0, MIB), Progress { messages, ..idle(0) }).unwrap().count();
-    assert_eq!([0, 31, 32, 127, 200, 1000].map(with), [32, 32, 16, 8, 4, 4]);
+    assert_eq!([0, 31, 32, 127, 200, 1000].map(with), [32, 32, 29, 8, 5, 4]);
     assert_eq!(with(u32::MAX), 4);
 }
 
@@ -466,11 +471,11 @@ fn no_room_leaves_a_message_whole_and_forgets_nothing() {
     assert_eq!(splitter.checkpoint(), before);
     // Room for few chunks makes them larger, and so does what is kept for others; even one chunk that takes any path is better than a message that takes the first.
     full.at.chunk_next = 1014;
-    assert_eq!(chunks(&mut full.clone(), write(0, MIB)).len(), 8);
+    assert_eq!(chunks(&mut full.clone(), write(0, MIB)).len(), 10);
     let keeps = |chunks_kept| {
         full.clone().split(&write(0, MIB), Progress { chunks_kept, ..idle(0) }).map(Iterator::count)
     };
-    assert_eq!([0, 3, 6, 7, u32::MAX].map(keeps), [Some(8), Some(4), Some(4), Some(2), None]);
+    assert_eq!([0, 3, 6, 7, u32::MAX].map(keeps), [Some(10), Some(7), Some(4), Some(3), None]);
 }
 
 #[test]
@@ -539,7 +544,7 @@ fn other_keys_may_name_the_same_memory() {
 #[test]
 fn requests_that_are_not_split_are_waited_for() {
     let mut splitter = connected(4);
-    splitter.plain(true);
+    splitter.plain(1);
     let mut split =
         splitter.split(&Message { kind: Kind::Send, ..write(0, MIB) }, idle(5)).expect("there is room");
     assert_eq!(split.receive(), 1);
@@ -569,7 +574,7 @@ fn a_tail_is_remembered_when_its_chunks_are_done() {
     let mut splitter = connected(4);
     chunks(&mut splitter, write(0, MIB));
     let progress = Progress { chunks_done: 32, ..idle(2) };
-    let last = splitter.split(&write(0, 2 * MIB), progress).and_then(|split| split.take(16).last());
+    let last = splitter.split(&write(0, 2 * MIB), progress).and_then(|split| split.take(32).last());
     assert_eq!(last.map(|chunk| (chunk.after_chunk, chunk.after_spine)), Some((None, Some(2))));
 }
 

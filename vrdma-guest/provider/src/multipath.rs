@@ -113,8 +113,39 @@ pub struct Multipath {
     waits: VecDeque<Wait>,
     /// The sum of what they have of the chunk ring.
     allotted: u32,
-    /// Where [`begin`](SendQueue::begin) was called.
+    /// Where [`begin`](SendQueue::begin) was called, if something has been split since.
     begun: (Checkpoint, usize),
+}
+
+/// What is looked at for every request. It stands in the send queue itself, with several paths and with one, so that a short request takes as long with both.
+#[derive(Debug)]
+pub struct Watch {
+    /// Requests that gather so many bytes may be split.
+    split_from_bytes: u64,
+    /// Receives that requests take of which the splitter has not been told.
+    receives: u32,
+    /// Those among them from before [`begin`](SendQueue::begin).
+    receives_before: u32,
+    /// Nothing has been split since.
+    is_at_begin: bool,
+    /// There are WAITs that are not known to be done.
+    has_waits: bool,
+    /// There may be chunks that have not been published.
+    has_chunks: bool,
+}
+
+impl Default for Watch {
+    /// With one path, or none yet.
+    fn default() -> Self {
+        Self {
+            split_from_bytes: u64::MAX,
+            receives: 0,
+            receives_before: 0,
+            is_at_begin: false,
+            has_waits: false,
+            has_chunks: false,
+        }
+    }
 }
 
 /// A WAIT in the send queue.
@@ -174,7 +205,6 @@ impl Multipath {
     }
 
     /// Entries of the send queue became free.
-    #[cold]
     fn completed(&mut self, ring: &mut SendRing<Mapped>) {
         let pending = ring.producer().wrapping_sub(ring.consumer());
         while let Some(wait) = self.waits.front() {
@@ -199,26 +229,14 @@ impl Multipath {
         }
     }
 
-    /// Posts a request in parts, if it is large and the rings have room. What is not posted so must be posted as it is.
-    #[inline]
+    /// Posts a large request in parts, if it can be split and the rings have room. What is not posted so must be posted as it is.
     fn split(
         &mut self,
         ring: &mut SendRing<Mapped>,
         request: &SendRequest,
         sges: &[Sge],
     ) -> Result<bool, PostError> {
-        let bytes = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        if self.splitter.is_large(bytes) { self.split_large(ring, request, sges, bytes) } else { Ok(false) }
-    }
-
-    #[cold]
-    fn split_large(
-        &mut self,
-        ring: &mut SendRing<Mapped>,
-        request: &SendRequest,
-        sges: &[Sge],
-        bytes: u64,
-    ) -> Result<bool, PostError> {
+        let bytes = length(sges);
         let Some(kind) = self.kind(request.opcode) else { return Ok(false) };
         // What is too long fails as a whole.
         let Some(bytes) = u32::try_from(bytes).ok().filter(|bytes| *bytes <= self.offer.max_message_bytes)
@@ -353,16 +371,31 @@ fn takes_receive(opcode: u8) -> bool {
     matches!(opcode, SEND_OP_SEND | SEND_OP_SEND_IMM | SEND_OP_SEND_INV | SEND_OP_RDMA_WRITE_IMM)
 }
 
+/// Bytes of a list.
+#[inline]
+fn length(sges: &[Sge]) -> u64 {
+    match sges {
+        [only] => only.length.into(),
+        some => some.iter().map(|sge| u64::from(sge.length)).sum(),
+    }
+}
+
 /// Posting. With one path, these are the ring's own operations.
 impl SendQueue {
     /// Frees the entries below `consumer`.
     #[inline]
     pub fn complete(&mut self, consumer: u32) {
         self.ring.complete(consumer);
-        if let Some(multipath) = &mut self.multipath
-            && !multipath.waits.is_empty()
-        {
+        if self.watch.has_waits {
+            self.waits_done();
+        }
+    }
+
+    #[cold]
+    fn waits_done(&mut self) {
+        if let Some(multipath) = &mut self.multipath {
             multipath.completed(&mut self.ring);
+            self.watch.has_waits = !multipath.waits.is_empty();
         }
     }
 
@@ -394,10 +427,21 @@ impl SendQueue {
     /// Posts a request in parts. Returns whether it has done so; otherwise it is to be posted as it is.
     #[inline]
     pub fn split(&mut self, request: &SendRequest, sges: &[Sge]) -> Result<bool, PostError> {
-        match &mut self.multipath {
-            Some(multipath) => multipath.split(&mut self.ring, request, sges),
-            None => Ok(false),
+        if length(sges) < self.watch.split_from_bytes { Ok(false) } else { self.split_large(request, sges) }
+    }
+
+    #[cold]
+    fn split_large(&mut self, request: &SendRequest, sges: &[Sge]) -> Result<bool, PostError> {
+        let (Some(multipath), watch) = (&mut self.multipath, &mut self.watch) else { return Ok(false) };
+        let before = if watch.is_at_begin { watch.receives_before } else { 0 };
+        multipath.splitter.plain(before);
+        if std::mem::take(&mut watch.is_at_begin) {
+            multipath.begun = (multipath.splitter.checkpoint(), multipath.waits.len());
         }
+        multipath.splitter.plain(watch.receives.wrapping_sub(before));
+        watch.receives = 0;
+        (watch.has_waits, watch.has_chunks) = (true, true);
+        multipath.split(&mut self.ring, request, sges)
     }
 
     #[inline]
@@ -407,34 +451,42 @@ impl SendQueue {
         post: impl FnOnce(&mut SendRing<Mapped>) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         post(&mut self.ring)?;
-        if let Some(multipath) = &mut self.multipath {
-            multipath.splitter.plain(takes_receive(request.opcode));
-        }
+        self.watch.receives = self.watch.receives.wrapping_add(takes_receive(request.opcode).into());
         Ok(())
     }
 
     /// Shows all posted requests to the RNIC. Tells whether there were new ones; then the doorbell must be marked.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        if let Some(multipath) = &mut self.multipath {
-            // First, so that the RNIC finds the chunks that a WAIT names.
-            multipath.chunks.publish();
+        if self.watch.has_chunks {
+            self.publish_chunks();
         }
         self.ring.publish()
+    }
+
+    /// Comes first, so that the RNIC finds the chunks that a WAIT names.
+    #[cold]
+    fn publish_chunks(&mut self) {
+        self.watch.has_chunks = false;
+        if let Some(multipath) = &mut self.multipath {
+            multipath.chunks.publish();
+        }
     }
 
     /// All that is posted from now on may be taken back.
     #[inline]
     pub fn begin(&mut self) {
-        if let Some(multipath) = &mut self.multipath {
-            multipath.begun = (multipath.splitter.checkpoint(), multipath.waits.len());
-        }
+        self.watch.is_at_begin = true;
+        self.watch.receives_before = self.watch.receives;
     }
 
     /// Takes back what was posted since [`begin`](Self::begin).
     pub fn rollback(&mut self) {
         self.ring.rollback();
-        if let Some(multipath) = &mut self.multipath {
+        if self.watch.is_at_begin {
+            self.watch.receives = self.watch.receives_before;
+        } else if let Some(multipath) = &mut self.multipath {
+            self.watch.receives = 0;
             multipath.roll_back(&mut self.ring);
         }
     }
@@ -444,12 +496,14 @@ impl SendQueue {
         if let Some(multipath) = &mut self.multipath {
             multipath.splitter.connect(multipath.chunks.paths());
             multipath.splits = multipath.chunks.splits();
+            self.watch.split_from_bytes = multipath.splitter.threshold_bytes();
         }
     }
 
     /// Starts over, as the RNIC has done.
     pub fn reset(&mut self) {
         self.ring.reset();
+        self.watch = Watch::default();
         if let Some(multipath) = &mut self.multipath {
             multipath.reset(&mut self.ring);
         }

@@ -19,7 +19,7 @@ use crate::errno::{Errno, pointer, status};
 use crate::library;
 use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
-use crate::multipath::{Multipath, chunk_entries};
+use crate::multipath::{Multipath, Watch, chunk_entries};
 use crate::object::Object;
 use crate::table::Slot;
 use crate::verbs::*;
@@ -67,6 +67,7 @@ pub struct SendQueue {
     pub max_inline: usize,
     /// What `ibv_wr_start` has begun.
     pub batch: Batch,
+    pub watch: Watch,
     /// `None` when the QP has one path whoever its peer is.
     pub multipath: Option<Box<Multipath>>,
 }
@@ -147,6 +148,7 @@ impl Pair {
                 max_sge: cap.max_send_sge as usize,
                 max_inline: reply.max_inline_bytes.into(),
                 batch: Batch::default(),
+                watch: Watch::default(),
                 multipath,
             }));
         }

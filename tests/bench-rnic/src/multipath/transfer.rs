@@ -200,7 +200,7 @@ impl Transfer<'_> {
             None
         };
         let Some(split) = split else {
-            self.splitter.plain(verb == Verb::Send);
+            self.splitter.plain((verb == Verb::Send).into());
             return qp.post_send(&whole, &[here.sge(0, len)]).map_err(full);
         };
         let (until, Tail { offset, bytes }, receive) = (split.wait(), split.tail(), split.receive());
