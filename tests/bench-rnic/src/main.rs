@@ -27,7 +27,7 @@ use std::time::Duration;
 use bench_record::{Record, Res, report};
 use clap::{Parser, ValueEnum};
 
-use inside::count::Case;
+use inside::count::{Case, Run};
 
 #[global_allocator]
 static ALLOCATOR: inside::allocated::Counting = inside::allocated::Counting;
@@ -54,6 +54,12 @@ struct Args {
     /// Of which size.
     #[arg(long, value_name = "N", hide = true)]
     size: Option<usize>,
+    /// Over so many paths.
+    #[arg(long, value_name = "N", hide = true, default_value_t = 1)]
+    paths: usize,
+    /// So many at once.
+    #[arg(long, value_name = "N", hide = true)]
+    depth: Option<usize>,
 }
 
 /// How much to measure.
@@ -108,6 +114,8 @@ enum Part {
     PathLoss,
     /// How long a work request may be before the network loses some of it.
     PathChunks,
+    /// Instructions of the guest's library and of an engine, by number of paths.
+    CpuPerGb,
     /// Thousands of connected queue pairs, few of which do something.
     Crowd,
     /// Short messages beside one of a GiB.
@@ -139,6 +147,7 @@ fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
         Part::PathLoss => multipath::measure_loss(effort),
         Part::PathChunks => multipath::measure_chunks(effort),
         Part::DeadPath => multipath::measure_death(effort),
+        Part::CpuPerGb => inside::paths::measure(effort),
         Part::Crowd => crowd::measure(effort),
         Part::Mice => mice::measure(effort),
         Part::Idle => idle::measure(effort),
@@ -152,7 +161,7 @@ fn measure(part: Part, effort: &Effort) -> Res<Vec<Record>> {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let (Some(case), Some(size)) = (args.count, args.size) {
-        println!("{}", inside::count::run(case, size));
+        println!("{}", inside::count::run(Run { case, size, paths: args.paths, depth: args.depth }));
         return ExitCode::SUCCESS;
     }
     let programs = args.programs.unwrap_or_else(guest_sim::suite::programs);

@@ -19,6 +19,8 @@
 //!
 //! Both go where libibverbs has its providers, and a file under `/etc/libibverbs.d` says `driver vrdma`.
 //!
+//! The package `vrdma-provider-counted` is the same source once more, with what the tests have in the place of kernel and RNIC: a benchmark drives it.
+//!
 //! # Threads
 //!
 //! All verbs may be called from several threads. Each send queue, receive queue and completion queue has a lock
@@ -65,5 +67,9 @@ mod verbs;
 mod wr;
 mod xrcd;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "counted"))]
+#[cfg_attr(not(test), allow(dead_code))] // Tests use all of it.
 mod tests;
+
+#[cfg(feature = "counted")]
+pub use tests::counted;

@@ -109,7 +109,7 @@ pub fn library() -> Option<&'static Library> {
 }
 
 /// Puts other functions behind the verbs, once for the whole process.
-#[cfg(test)]
+#[cfg(any(test, feature = "counted"))]
 pub fn set_library(library: Library) -> &'static Library {
     LIBRARY.get_or_init(|| library)
 }

@@ -9,8 +9,10 @@ use std::process::{Command, Stdio};
 use bench_record::{Record, Res, Samples, exponent};
 use clap::ValueEnum;
 
+use vrdma_counted::counted::{Workload, run as run_library};
+
 use super::packet::Floor;
-use super::rig::{Plan, Rig};
+use super::rig::{MESSAGE, Plan, Rig};
 use crate::Effort;
 use crate::stream::MIB;
 
@@ -37,6 +39,48 @@ pub enum Case {
     BytesReceiving,
     /// Checksum and copy of packets of 4 KiB, so many MiB.
     Floor,
+    /// The guest's library: posts writes of so many bytes, and polls their completions.
+    Library,
+    /// Its posting alone.
+    Post,
+    /// The same, of data that stands in the request.
+    PostInline,
+    /// The same, in parts (`ibv_wr_start`).
+    PostInParts,
+    /// Its polling alone.
+    Poll,
+}
+
+/// One run under callgrind.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// What is counted.
+    pub case: Case,
+    /// Of which size.
+    pub size: usize,
+    /// Paths of the queue pair.
+    pub paths: usize,
+    /// Messages that are posted at once; by default as many as suit their length.
+    pub depth: Option<usize>,
+}
+
+impl Run {
+    /// With one path.
+    pub fn new(case: Case, size: usize) -> Self {
+        Run { case, size, paths: 1, depth: None }
+    }
+}
+
+impl Case {
+    /// The functions in which it is counted.
+    fn functions(self) -> &'static str {
+        match self {
+            Case::Library => "*bench_library_*",
+            Case::Post | Case::PostInline | Case::PostInParts => "*bench_library_post*",
+            Case::Poll => "*bench_library_poll*",
+            _ => "*bench_measured_*",
+        }
+    }
 }
 
 const PROCESS: &str = "bench-rnic under callgrind: turns of an engine";
@@ -69,7 +113,8 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
         // What is counted does not depend on what else runs.
         let points = std::thread::scope(|scope| {
             let sizes = (0..=DOUBLINGS).map(|k| first << k);
-            let counted = sizes.map(|n| (n, scope.spawn(move || count(case, n)))).collect::<Vec<_>>();
+            let counted =
+                sizes.map(|n| (n, scope.spawn(move || count(&Run::new(case, n))))).collect::<Vec<_>>();
             let point = |(n, it): (usize, std::thread::ScopedJoinHandle<'_, Res<f64>>)| {
                 Ok((n as f64, it.join().map_err(|_| "a count has failed")??))
             };
@@ -87,12 +132,12 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
             None => record,
         });
     }
-    let operation = Samples::one(count(Case::Qps, 1)?);
+    let operation = Samples::one(count(&Run::new(Case::Qps, 1))?);
     records.push(Record::new("instructions_write_8B", "one host", &operation, "").of(PROCESS));
-    let floor = Samples::one(count(Case::Floor, 64)?);
+    let floor = Samples::one(count(&Run::new(Case::Floor, 64))?);
     for (scope, case) in [("sending", Case::BytesSending), ("receiving", Case::BytesReceiving)] {
         let packets = (1 << 20) as f64 / 4096.0;
-        let each = Samples::one(count(case, 1 << 20)? / packets);
+        let each = Samples::one(count(&Run::new(case, 1 << 20))? / packets);
         records.push(
             Record::new("instructions_packet_4KiB", scope, &each, "")
                 .of(PROCESS)
@@ -103,13 +148,17 @@ pub fn measure(effort: &Effort) -> Res<Vec<Record>> {
 }
 
 /// Instructions of one operation.
-fn count(case: Case, size: usize) -> Res<f64> {
+pub fn count(run: &Run) -> Res<f64> {
+    let Run { case, size, paths, depth } = *run;
+    let depth = depth.map(|depth| ["--depth".to_owned(), depth.to_string()]);
     let name = case.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
-        .args(["--toggle-collect=*bench_measured_*", "--toggle-collect=*bench_fabric_aside*"])
+        .arg(format!("--toggle-collect={}", case.functions()))
+        .arg("--toggle-collect=*bench_fabric_aside*")
         .arg(std::env::current_exe()?)
-        .args(["--count", &name, "--size", &size.to_string()])
+        .args(["--count", &name, "--size", &size.to_string(), "--paths", &paths.to_string()])
+        .args(depth.into_iter().flatten())
         .stdin(Stdio::null())
         .output()
         .map_err(|e| format!("valgrind: {e}"))?;
@@ -128,8 +177,9 @@ fn count(case: Case, size: usize) -> Res<f64> {
 }
 
 /// What is run under callgrind; returns how many operations were done where it counts.
-pub fn run(case: Case, size: usize) -> usize {
-    let plan = Plan { real_time: false, ..Plan::default() };
+pub fn run(run: Run) -> usize {
+    let Run { case, size, paths, depth } = run;
+    let plan = Plan { real_time: false, paths, message: MESSAGE.max(size), ..Plan::default() };
     let (plan, engine, len) = match case {
         Case::Qps => (Plan { qps_per_peer: size, ..plan }, 0, 8),
         Case::QpsSending => (Plan { remote: true, qps_per_peer: size, ..plan }, 0, 8),
@@ -145,11 +195,19 @@ pub fn run(case: Case, size: usize) -> usize {
             (0..size).for_each(|_| floor.pass());
             return size * 256;
         }
+        Case::Library | Case::Post | Case::PostInline | Case::PostInParts | Case::Poll => {
+            let (bytes, messages) = (size as u32, if size > 4096 { 16 } else { WRITES });
+            let inline = case == Case::PostInline;
+            let in_parts = case == Case::PostInParts;
+            run_library(&Workload { paths: paths as u32, bytes, inline, in_parts, messages });
+            return messages;
+        }
     };
     let mut rig = Rig::new(plan);
-    let (writes, depth) = if len > 4096 { (16 * MIB / len, 2) } else { (WRITES.max(size), DEPTH) };
+    let (writes, usual) = if len > 4096 { ((16 * MIB / len).max(1), 2) } else { (WRITES.max(size), DEPTH) };
+    let depth = depth.unwrap_or(usual);
     // Each queue pair and region has been used before it counts.
-    rig.write(writes, len, depth);
+    rig.write(writes, len.min(16 * MIB), depth);
     rig.measured = Some(engine);
     rig.write(writes, len, depth);
     writes

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bench_record::Samples;
-use masq_driver::{Access, QpInit};
+use masq_driver::{Access, Command, MrAttr, MrHandle, MrKind, PageList, QpInit, Reply};
 use masq_rnic::transport::Time;
 use masq_rnic::{Engine, RnicConfig};
 use masq_types::Mtu;
@@ -13,11 +13,14 @@ use rustix::time::{ClockId, clock_gettime};
 use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS, ring_pages};
 
 use super::fabric::Fabric;
-use super::guests::{Guest, Mr, Net, Options, PAGE, TestCq, TestQp, all_access, connect, request, sge, to};
+use super::guests::{
+    Guest, Mr, Net, Options, PAGE, PD, TestCq, TestQp, all_access, connect, request, sge, to,
+};
+use super::several::Several;
 
 /// Requests that a send queue of these guests holds.
 pub const RING: usize = 64;
-/// The longest message.
+/// The longest message, if nothing else is said; and memory of longer ones, which go through it again and again.
 pub const MESSAGE: usize = 2 << 20;
 const CQ_ENTRIES: u32 = 4096;
 /// Networks have to have some number.
@@ -34,13 +37,17 @@ pub struct Plan {
     pub qps_per_peer: usize,
     /// Regions at each end of a queue pair that the messages go through in turns.
     pub mrs: usize,
+    /// Paths of a queue pair; where there are several, there is one queue pair.
+    pub paths: usize,
+    /// Bytes of the longest message.
+    pub message: usize,
     /// Time passes by itself; else as turns do, the same in each run.
     pub real_time: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Plan { remote: false, peers: 1, qps_per_peer: 1, mrs: 1, real_time: true }
+        Plan { remote: false, peers: 1, qps_per_peer: 1, mrs: 1, paths: 1, message: MESSAGE, real_time: true }
     }
 }
 
@@ -53,6 +60,8 @@ pub struct Rig {
     peers: Vec<Peer>,
     cq: TestCq,
     qps: Vec<TestQp>,
+    /// What the only queue pair has for several paths.
+    several: Option<Several>,
     by_cookie: HashMap<u32, usize>,
     mrs: Vec<Mr>,
     posted: usize,
@@ -89,31 +98,52 @@ impl Rig {
         }
         let ring_pages = ring_pages(RING as u32, 9) + ring_pages(RING as u32, 7) + 2;
         let cq_pages = ring_pages_of_cq();
-        let memory = |qps: usize| (64 + cq_pages + ring_pages * qps as u64) * PAGE + MESSAGE as u64;
+        let chunk_pages = if plan.paths > 1 { Several::pages() } else { 0 };
+        let memory =
+            |qps: usize| (64 + cq_pages + ring_pages * qps as u64 + chunk_pages) * PAGE + MESSAGE as u64;
         let qps = plan.peers * plan.qps_per_peer;
-        let mut writer = Guest::attach(&mut net, 0, 1, VNI, "10.0.0.1", memory(qps));
+        let attach = |net: &mut Net, engine, id, host: &str, bytes| {
+            // Of each path.
+            let addresses =
+                (0..plan.paths).map(|p| format!("10.{}.{host}", 2 * p + engine)).collect::<Vec<_>>();
+            let addresses = addresses.iter().map(String::as_str).collect::<Vec<_>>();
+            Guest::attach_at(net, engine, id, VNI, &addresses, bytes)
+        };
+        let mut writer = attach(&mut net, 0, 1, "0.1", memory(qps));
         let cq = writer.cq(&mut net, CQ_ENTRIES);
-        let mrs = regions(&mut writer, &mut net, plan.mrs);
+        let mrs = regions(&mut writer, &mut net, &plan);
         // Numbers of queue pairs follow from those of guests and of their objects: these are far apart.
         let first_id = 1 + (2 * qps + plan.mrs + 64).div_ceil(0x1000) as u32;
         let peers = (0..plan.peers).map(|n| {
-            let (engine, address) = if plan.remote {
-                (1, format!("10.1.{}.{}", n / 250, n % 250 + 1))
-            } else {
-                (0, "10.0.0.1".to_owned())
-            };
+            let (engine, host) =
+                if plan.remote { (1, format!("{}.{}", n / 250, n % 250 + 1)) } else { (0, "0.1".to_owned()) };
             let id = first_id * (n as u32 + 1) + 1;
             let bytes = memory(plan.qps_per_peer);
-            let mut guest = Guest::attach(&mut net, engine, id, VNI, &address, bytes);
+            let mut guest = attach(&mut net, engine, id, &host, bytes);
             let cq = guest.cq(&mut net, 64);
-            let mrs = regions(&mut guest, &mut net, plan.mrs);
+            let mrs = regions(&mut guest, &mut net, &plan);
             Peer { guest, cq, mrs, qps: Vec::with_capacity(plan.qps_per_peer) }
         });
         let peers = peers.collect();
         let (by_cookie, qps) = (HashMap::with_capacity(qps), Vec::with_capacity(qps));
         let (posted, measured, spent) = (0, None, Duration::ZERO);
         let real_time = plan.real_time;
-        Rig { net, fabric, real_time, writer, peers, cq, qps, by_cookie, mrs, posted, measured, spent }
+        let several = (plan.paths > 1).then(|| Several::new(plan.paths));
+        Rig {
+            net,
+            fabric,
+            real_time,
+            writer,
+            peers,
+            cq,
+            qps,
+            several,
+            by_cookie,
+            mrs,
+            posted,
+            measured,
+            spent,
+        }
     }
 
     /// Connects the writer with each peer until it has `count` queue pairs towards it.
@@ -123,6 +153,18 @@ impl Rig {
         for peer in &mut self.peers {
             for _ in peer.qps.len()..count {
                 let net = &mut self.net;
+                if let Some(several) = &mut self.several {
+                    let (here, there) = several.connect(
+                        net,
+                        (&mut self.writer, &self.cq),
+                        (&mut peer.guest, &peer.cq),
+                        &options,
+                    );
+                    self.by_cookie.insert(0xc0 + here.handle.0, self.qps.len());
+                    self.qps.push(here);
+                    peer.qps.push(there);
+                    continue;
+                }
                 let here = self.writer.qp_with(net, &self.cq, &self.cq, small);
                 let there = peer.guest.qp_with(net, &peer.cq, &peer.cq, small);
                 connect(net, (&self.writer, &here), (&peer.guest, &there), &options);
@@ -166,6 +208,12 @@ impl Rig {
             let peer = &self.peers[k / per_peer];
             let write = to(&peer.mrs[region], 0, request(SEND_OP_RDMA_WRITE, self.posted as u64));
             let qp = &mut self.qps[k];
+            if let Some(several) = &mut self.several
+                && several.post(qp, &write, &self.mrs[region], len)
+            {
+                self.posted += 1;
+                continue;
+            }
             let posted = if len <= 16 {
                 qp.sq.post_inline(&write, [&[0x5a; 16][..len]])
             } else {
@@ -225,14 +273,24 @@ fn bench_measured_turn(engine: &mut Engine, now: Time) -> bool {
     engine.turn(now)
 }
 
-/// `count` regions over the same memory.
-fn regions(guest: &mut Guest, net: &mut Net, count: usize) -> Vec<Mr> {
-    let bytes = MESSAGE as u64;
+/// As many regions as the plan says, over the same memory.
+fn regions(guest: &mut Guest, net: &mut Net, plan: &Plan) -> Vec<Mr> {
     let access = Access { mw_bind: false, ..all_access() };
-    let gpa = guest.alloc(bytes / PAGE);
+    let memory = MESSAGE as u64 / PAGE;
+    let gpa = guest.alloc(memory);
     // Many regions are short, so that making them does not take long.
-    let bytes = if count > 1 { PAGE } else { bytes };
-    (0..count).map(|_| guest.mr_at(net, gpa, bytes, access, super::guests::PD)).collect()
+    let length = if plan.mrs > 1 { PAGE } else { plan.message as u64 };
+    let region = |_| {
+        let handle = MrHandle(guest.handle());
+        let pages = (0..length.div_ceil(PAGE)).map(|p| gpa + p % memory * PAGE).collect();
+        let kind = MrKind::Pages { iova: gpa, length, pages: PageList { shift: 12, pages } };
+        let mr = MrAttr { mr: handle, pd: PD, access, kind };
+        match net.execute(guest.engine, Command::CreateMr { vnic: guest.id, mr }) {
+            Ok(Reply::MrCreated { lkey, .. }) => Mr { gpa, key: lkey.0, handle },
+            other => panic!("{other:?}"),
+        }
+    };
+    (0..plan.mrs).map(region).collect()
 }
 
 fn ring_pages_of_cq() -> u64 {
