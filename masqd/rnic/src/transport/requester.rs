@@ -10,7 +10,7 @@ mod repair;
 mod run;
 
 use super::batch::Batch;
-use super::congestion::{CongestionState, Flow};
+use super::congestion::{CongestionState, Flow, Told};
 use super::counters::Counters;
 use super::env::{Cause, Env, MemoryFault, SendOp, SendWork, Status};
 use super::inflight::Inflight;
@@ -381,7 +381,13 @@ impl Requester {
             let held = packet.repr.ext.hold().map(HoldRepr::duration);
             let sample = self.rtt.answered(now, receipt.at, self.inflight.una(), held);
             measured = sample.is_some();
-            self.flow.acknowledged(now, on_their_way, self.inflight.on_their_way(), sample.as_ref());
+            let at_most = held.map(|held| self.rtt.at_most(receipt.at, self.inflight.una(), held));
+            let told = match (sample, at_most) {
+                (Some(sample), _) => Some(Told::Sample(sample)),
+                (None, None) => Some(Told::Progress(None)),
+                (None, Some(at_most)) => at_most.map(|most| Told::Progress(Some(most))),
+            };
+            self.flow.acknowledged(now, on_their_way, self.inflight.on_their_way(), told.as_ref());
             self.told_until = self.told_until.filter(|until| self.inflight.una().precedes(*until));
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
         }

@@ -18,6 +18,8 @@ use super::time::Time;
 pub(super) struct Rtt {
     /// The packet that is being timed.
     timed: Option<(Psn, Time)>,
+    /// One that was being timed when something was sent again, and when it was sent for the first time.
+    spoilt: Option<(Psn, Time)>,
     estimate: Option<Estimate>,
 }
 
@@ -51,7 +53,14 @@ impl Rtt {
 
     /// Something is sent again.
     pub(super) fn forget(&mut self) {
-        self.timed = None;
+        self.spoilt = self.spoilt.or(self.timed.take());
+    }
+
+    /// What the delay of the fabric was at most, after an answer that [`Rtt::answered`] is told of as well: which sending of a packet was answered nobody can
+    /// tell, but the first it was at the earliest. `None` while there is no such packet.
+    pub(super) fn at_most(&mut self, received: Time, una: Psn, held: Duration) -> Option<Duration> {
+        let (_, sent) = self.spoilt.take_if(|(end, _)| !una.precedes(*end))?;
+        Some(received.since(sent).saturating_sub(held))
     }
 
     /// All before `una` is answered, by a packet that this host received at `received` and whose sender held back what it answers for
@@ -156,6 +165,20 @@ mod tests {
         rtt.sent(at(50), end.plus(10));
         rtt.forget();
         assert_eq!(rtt.answered(at(60), at(60), end.plus(10), None), None);
+    }
+
+    #[test]
+    fn of_what_was_repeated_the_longest_is_known() {
+        let mut rtt = Rtt::default();
+        let end = Psn::new(7);
+        rtt.sent(at(0), end);
+        rtt.forget();
+        rtt.sent(at(500), end.plus(1));
+        rtt.forget();
+        assert_eq!(rtt.at_most(at(900), end.minus(1), us(0)), None);
+        assert_eq!(rtt.at_most(at(900), end, us(100)), Some(us(800)), "of the first of the two");
+        assert_eq!(rtt.at_most(at(1000), end.plus(1), us(0)), None);
+        assert_eq!(rtt.answered(at(1000), at(1000), end.plus(1), None), None);
     }
 
     #[test]

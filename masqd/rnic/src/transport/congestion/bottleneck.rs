@@ -254,7 +254,7 @@ impl Simulation {
                 sample.round_trip += by;
             }
         }
-        sender.flow.acknowledged(now, before, after, sample.as_ref());
+        sender.flow.acknowledged(now, before, after, sample.map(Told::Sample).as_ref());
         sender.delivered += PACKET;
         let may_tell = sender.marked_at.is_none_or(|t| now.since(t) >= Duration::from_micros(50));
         if marked && may_tell {

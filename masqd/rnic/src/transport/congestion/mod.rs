@@ -73,8 +73,9 @@ trait CongestionControl {
     /// A packet has been acknowledged that was timed.
     fn on_ack(&mut self, now: Time, sample: &Sample);
 
-    /// Something has been acknowledged, and nothing that was timed: on a bad link what is sent again spoils most measurements.
-    fn on_progress(&mut self, _now: Time) {}
+    /// Something has been acknowledged, and nothing that was timed: on a bad link what is sent again spoils most measurements. The delay of the network was this
+    /// `at_most`, if the peer tells how long it held what it answers.
+    fn on_progress(&mut self, _now: Time, _at_most: Option<Duration>) {}
 
     /// The peer reports a mark of congestion. Returns whether that changed anything.
     fn on_cnp(&mut self, now: Time) -> bool;
@@ -95,6 +96,15 @@ trait CongestionControl {
     fn window_bytes(&self) -> Option<u64> {
         None
     }
+}
+
+/// What an answer says of the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told {
+    /// It answers a packet that was timed.
+    Sample(Sample),
+    /// It does not. The delay of the network was this at most, if the peer tells how long it held what it answers.
+    Progress(Option<Duration>),
 }
 
 /// What congestion control lets a queue pair's requests do.
@@ -229,11 +239,12 @@ impl Flow {
         }
     }
 
-    /// Of `before` packets that were on their way, `after` still are; the answer has told `sample`.
-    pub(super) fn acknowledged(&mut self, now: Time, before: u32, after: u32, sample: Option<&Sample>) {
-        ask!(self.control, c => match sample {
-            Some(sample) => c.on_ack(now, sample),
-            None => c.on_progress(now),
+    /// Of `before` packets that were on their way, `after` still are; the answer has `told` something of the way, or nothing.
+    pub(super) fn acknowledged(&mut self, now: Time, before: u32, after: u32, told: Option<&Told>) {
+        ask!(self.control, c => match told {
+            Some(Told::Sample(sample)) => c.on_ack(now, sample),
+            Some(Told::Progress(at_most)) => c.on_progress(now, *at_most),
+            None => {}
         }, return);
         // Packets differ in length; what is on its way is that share of the bytes, and nothing when there are none.
         self.in_flight = (self.in_flight / u64::from(before.max(1))).saturating_mul(after.into());

@@ -36,7 +36,7 @@ const BETA_EIGHTHS: u64 = 6;
 /// unequal as it is...
 const GAIN_ROOT: u64 = 8;
 /// ... and never less than this part of a packet.
-const SMALLEST_GAIN: u64 = 8;
+const SMALLEST_GAIN: u64 = 16;
 /// Round trips below half of the target after which it grows by a quarter of itself in each.
 const FAR_BELOW: u8 = 3;
 /// A window of fewer packets does not: of many that share a link it sees so little that chance makes three short delays of it.
@@ -180,15 +180,16 @@ impl CongestionControl for Swift {
     }
 
     /// Without this, who loses a packet in most round trips, as with READs of many packets on a bad link, would only ever become slower.
-    fn on_progress(&mut self, now: Time) {
-        self.timeouts = 0;
-        let queued = self.last_delay.is_some_and(|delay| delay >= self.target());
+    ///
+    /// Not while there may be a queue: what waits in one is asked for again, too, so that nothing is measured of it.
+    fn on_progress(&mut self, now: Time, at_most: Option<Duration>) {
+        let queued = at_most.or(self.last_delay).is_some_and(|delay| delay >= self.target());
         let once = if self.smoothed.is_zero() { BASE_TARGET } else { self.smoothed };
         let since = now.since(self.last_sample);
         if queued || nanos(since) < nanos(once).saturating_mul(UNMEASURED) {
             return;
         }
-        self.last_sample = now;
+        (self.timeouts, self.last_sample) = (0, now);
         self.grow(self.gain_in(since, once).min(self.window.into()));
     }
 
@@ -302,12 +303,12 @@ mod tests {
     #[test]
     fn small_windows_grow_slowly() {
         let gain = |window: u32| Swift { window, ..Swift::new(1024, 1024) }.gain();
-        assert_eq!([16, 100, 256].map(gain), [128; 3]);
+        assert_eq!([16, 100, 256].map(gain), [64; 3]);
         assert_eq!([1, 4, 16, 100].map(|packets| gain(1024 * packets)), [128, 256, 512, 1024]);
         let mut s = Swift { begins: false, window: 100, ..Swift::new(1000, 1000) };
         (s.smoothed, s.last_sample, s.last_delay) = (us(400), at(0), Some(us(400)));
         (1..=10).for_each(|i| ack(&mut s, i * 400, 400));
-        assert!((1200..2400).contains(&s.window), "{}", s.window);
+        assert!((600..1200).contains(&s.window), "{}", s.window);
     }
 
     #[test]
@@ -395,19 +396,24 @@ mod tests {
         let mut s = swift();
         ack(&mut s, 1000, 100);
         s.window = 4000;
-        s.on_progress(at(1399));
+        s.on_progress(at(1399), None);
         assert_eq!(s.window_bytes(), Some(4000), "the next measurement may come yet");
         // A quarter of a packet for each of four round trips.
-        s.on_progress(at(1400));
+        s.on_progress(at(1400), None);
         assert_eq!(s.window_bytes(), Some(5000));
-        s.on_progress(at(1500));
+        s.on_progress(at(1500), None);
         assert_eq!(s.window_bytes(), Some(5000));
         // What was measured last counts.
         ack(&mut s, 2000, 5000);
         ack(&mut s, 8000, 5000);
         let before = s.window_bytes();
-        s.on_progress(at(900_000));
+        s.on_progress(at(900_000), None);
         assert_eq!(s.window_bytes(), before, "there is a queue");
+        // What the last answer says counts more.
+        s.on_progress(at(910_000), Some(us(4500)));
+        assert_eq!(s.window_bytes(), before, "there may be one");
+        s.on_progress(at(920_000), Some(us(500)));
+        assert!(s.window_bytes() > before);
     }
 
     /// A READ's piece is as many packets as its answer.
