@@ -125,6 +125,10 @@ class File(unittest.TestCase):
         with self.assertRaisesRegex(LabError, "g7"):
             load(GOOD, vcpus={"g7": 3})
 
+    def test_links_with_a_rate_have_a_burst_of_a_train_or_2_ms(self):
+        bursts = [load(GOOD.replace("mtu = 1500", f"rate_mbit = {rate}")).underlay.burst_bytes for rate in (1, 100, 1000, 100_000)]
+        self.assertEqual(bursts, [65536, 65536, 250_000, 25_000_000])
+
     def test_mistakes_are_named(self):
         for change, says in [
             (("vni = 70000", "vni = 0"), "vni"),

@@ -126,7 +126,7 @@ def _station(under, vm):
 def _shape(ns, link, under):
     if under.rate_mbit:
         run(["tc", "-n", ns, "qdisc", "add", "dev", link, "root", "tbf", "rate", f"{under.rate_mbit}mbit",
-             "burst", "256k", "latency", "10ms"])
+             "burst", f"{under.burst_bytes}b", "latency", "10ms"])
 
 
 def _overlay(topology, host):

@@ -66,6 +66,11 @@ class Underlay:
     rate_mbit: int = 0
     gso: bool = True
 
+    @property
+    def burst_bytes(self):
+        """What a link with a rate may send at once after a pause: a train of segments, or what 2 ms bring. More than that and its queue overflows after each pause."""
+        return max(64 << 10, self.rate_mbit * 250)
+
 
 @dataclasses.dataclass
 class Topology:
