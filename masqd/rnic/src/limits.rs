@@ -61,23 +61,28 @@ pub const MAX_VIRTQUEUE_SIZE: u16 = 1024;
 /// of [`MAX_QPS`], a vNIC's bound is 131,072 requests, or 128 MiB.
 pub const MAX_HELD_REQUESTS: usize = 65_536;
 
-/// Whether a queue pair that keeps `own` send requests may keep one more beside the `others` of its vNIC: when it has
-/// none, and while it has less than an eighth of what is left of [`MAX_HELD_REQUESTS`] (a dynamic threshold, as of
-/// shared switch buffers). `n` busy queue pairs get about `MAX_HELD_REQUESTS / (n + 8)` each, whoever comes first.
+/// Whether a queue pair that keeps `own` send requests may keep one more beside the `others` of its vNIC, as of [`may_take`].
 pub(crate) fn may_hold(others: usize, own: usize) -> bool {
-    const SHARE: usize = 8;
-    own == 0 || own < MAX_HELD_REQUESTS.saturating_sub(others.saturating_add(own)) / SHARE
+    may_take(MAX_HELD_REQUESTS, others, own)
 }
+
+/// Whether who has `own` of something of which a vNIC has `most` may take one more beside the `others`: when it has none, and while it has less than an
+/// eighth of what is left (a dynamic threshold, as of shared switch buffers). `n` busy queue pairs get about `most / (n + 8)` each, whoever comes first.
+fn may_take(most: usize, others: usize, own: usize) -> bool {
+    own == 0 || own < most.saturating_sub(others.saturating_add(own)) / SHARE
+}
+
+/// The part of what is left that one queue pair may have.
+const SHARE: usize = 8;
 
 /// Receives that have been taken out of their queues for messages to come (of which data has come ahead of their ends) and that the queue pairs of a vNIC keep
 /// together, besides one of each queue pair: about 40 MiB.
 pub const MAX_ASSIGNED_RECEIVES: usize = 65_536;
 
-/// Whether a queue pair that keeps `own` receives for messages to come may keep one more beside the `others` of its vNIC, as of [`may_hold`]. One is always
+/// Whether a queue pair that keeps `own` receives for messages to come may keep one more beside the `others` of its vNIC, as of [`may_take`]. One is always
 /// allowed, which is the next message's: so messages go on, though no data comes ahead of them.
 pub(crate) fn may_assign(others: usize, own: usize) -> bool {
-    const SHARE: usize = 8;
-    own == 0 || own < MAX_ASSIGNED_RECEIVES.saturating_sub(others.saturating_add(own)) / SHARE
+    may_take(MAX_ASSIGNED_RECEIVES, others, own)
 }
 
 /// Bytes of packets that came before their turn that the queue pairs of a vNIC keep together, about: 64 MiB. What one queue pair keeps is bounded by the
@@ -87,7 +92,6 @@ pub const MAX_EARLY_BYTES: usize = 64 << 20;
 /// Whether half a queue pair that keeps `own` of the `total` bytes that a vNIC's keep of packets that came before their turn may keep `more`: while
 /// it has no more than an eighth of what is left of [`MAX_EARLY_BYTES`]. A flood that one queue pair's peer sends takes nothing from the others.
 pub(crate) fn may_keep(total: usize, own: usize, more: usize) -> bool {
-    const SHARE: usize = 8;
     own.saturating_add(more) <= MAX_EARLY_BYTES.saturating_sub(total) / SHARE
 }
 

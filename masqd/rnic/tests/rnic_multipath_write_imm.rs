@@ -26,13 +26,8 @@ fn end(m: &mut Multi, wr_id: u64, offset: u64, before: u32, len: u32) {
 
 /// A large message as a guest's library posts it, at `offset` of both regions. Returns the index behind its chunks.
 fn write_imm(m: &mut Multi, wr_id: u64, offset: u64, len: u32, tail: u32) -> u32 {
-    let mut at = 0;
-    while at < len - tail {
-        let bytes = CHUNK.min(len - tail - at);
-        m.chunk(SEND_OP_RDMA_WRITE, offset + u64::from(at), bytes);
-        at += bytes;
-    }
-    let until = m.a_qp.chunks.producer();
+    let at = len - tail;
+    let until = m.chunks(SEND_OP_RDMA_WRITE, offset, at, CHUNK);
     m.wait_for(wr_id, until);
     end(m, wr_id, offset, at, tail);
     until

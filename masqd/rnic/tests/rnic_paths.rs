@@ -23,6 +23,16 @@ fn on_links(engines: usize) -> (Multi, Links) {
     (Multi::on(net, engines, 4, &Options::default()), links)
 }
 
+/// Another guest of A's host, at this engine and in this network.
+fn third(m: &mut Multi, engine: usize, vni: u32) -> (Guest, TestCq, Mr) {
+    let own: Vec<String> = m.addresses[0].iter().map(ToString::to_string).collect();
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let mut guest = Guest::attach_at(&mut m.net, engine, 3, vni, &own, 8 << 20);
+    let cq = guest.cq(&mut m.net, 256);
+    let mr = guest.mr(&mut m.net, 4096, all_access());
+    (guest, cq, mr)
+}
+
 fn set(m: &Multi, links: &Links, path: usize, fate: Option<Fate>) {
     links.set(m.addresses[0][path], m.addresses[1][path], fate);
 }
@@ -150,11 +160,7 @@ fn who_waits_on_a_dead_path_leaves_it() {
 #[test]
 fn a_guest_with_silent_peers_blames_no_path() {
     let (mut m, _links) = on_links(1);
-    let own: Vec<String> = m.addresses[0].iter().map(ToString::to_string).collect();
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let mut c = Guest::attach_at(&mut m.net, 0, 3, 200, &own, 8 << 20);
-    let mut cq = c.cq(&mut m.net, 256);
-    let mr = c.mr(&mut m.net, 4096, all_access());
+    let (mut c, mut cq, mr) = third(&mut m, 0, 200);
     let options = Options { retry_cnt: 7, timeout: 10, ..Options::default() };
     let mut liars: Vec<GroupQp> = (0..20).map(|_| c.group(&mut m.net, &cq)).collect();
     for (number, liar) in liars.iter().enumerate() {
@@ -216,11 +222,7 @@ fn a_path_that_loses_large_packets_is_dead() {
 #[test]
 fn engines_share_what_they_find() {
     let (mut m, links) = on_links(2);
-    let own: Vec<String> = m.addresses[0].iter().map(ToString::to_string).collect();
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let mut c = Guest::attach_at(&mut m.net, 1, 3, 100, &own, 8 << 20);
-    let mut cq = c.cq(&mut m.net, 256);
-    let mr = c.mr(&mut m.net, 4096, all_access());
+    let (mut c, mut cq, mr) = third(&mut m, 1, 100);
     let (mut qp, peer) = (c.group(&mut m.net, &cq), m.b.group(&mut m.net, &m.b_cq));
     let options = Options::default();
     let to_b = Connection { remote_qpn: peer.qp.wire, ..m.connection(0, 4, &options) };

@@ -392,11 +392,12 @@ impl Engine {
         let Some(qp) = self.world.qps.get_mut(leader) else { return };
         qp.io.member = None;
         let (group, vnic_key) = (qp.group, qp.io.vnic);
-        let World { vnics, peers, verdicts, fabric, .. } = &mut self.world;
+        let index = self.world.index();
+        let World { vnics, peers, verdicts, .. } = &mut self.world;
         let Some(vnic) = vnics.get_mut(vnic_key) else { return };
         if let Some(group) = group.and_then(|g| vnic.groups.get_mut(g)) {
             vnic.assigned_receives = vnic.assigned_receives.saturating_sub(group.assigned.kept());
-            leave_peer(group, peers, verdicts, fabric.as_ref().map_or(0, |f| f.index));
+            leave_peer(group, peers, verdicts, index);
             group.clear();
         }
     }

@@ -113,19 +113,17 @@ impl World {
         let Some((key, peer)) = group.peer.and_then(|key| Some((key, peers.get(key)?))) else {
             return false;
         };
-        match group.paths.unanswered(member.number, peer, *now, timeout, unanswered) {
-            Verdict::Lost => false,
-            Verdict::Stays => {
-                peers.suspect(key, *now, timeout, qp.core.probe_bytes());
-                false
-            }
-            Verdict::Leaves => {
-                peers.suspect(key, *now, timeout, qp.core.probe_bytes());
-                qp.core.change_path(*now);
-                self.paths.migrations += 1;
-                true
-            }
+        let verdict = group.paths.unanswered(member.number, peer, *now, timeout, unanswered);
+        if verdict == Verdict::Lost {
+            return false;
         }
+        peers.suspect(key, *now, timeout, qp.core.probe_bytes());
+        let leaves = verdict == Verdict::Leaves;
+        if leaves {
+            qp.core.change_path(*now);
+            self.paths.migrations += 1;
+        }
+        leaves
     }
 
     /// Whoever receives at the other paths' addresses of a member does so no more.

@@ -100,9 +100,9 @@ impl World {
         let mut members = Vec::new();
         for (_, vnic) in &self.vnics {
             for (_, group) in vnic.groups.iter().filter(|(_, group)| group.peer == Some(change.peer)) {
-                let there = |number: &usize| group.paths.out(*number as u8, false) == change.path;
-                let numbers = (0..group.members().len()).filter(there);
-                members.extend(numbers.filter_map(|number| group.member(number)));
+                let there =
+                    (0..).zip(group.members()).filter(|(n, _)| group.paths.out(*n, false) == change.path);
+                members.extend(there.map(|(_, key)| key));
             }
         }
         let now = self.now;

@@ -131,6 +131,14 @@ impl Multi {
         self.a_qp.chunks.producer()
     }
 
+    /// Posts `bytes` at `offset` of both regions as chunks. Returns the index behind them.
+    pub fn chunks(&mut self, opcode: u8, offset: u64, bytes: u32, chunk: u32) -> u32 {
+        for at in (0..bytes).step_by(chunk as usize) {
+            self.chunk(opcode, offset + u64::from(at), chunk.min(bytes - at));
+        }
+        self.a_qp.chunks.producer()
+    }
+
     /// Posts a WAIT for the chunks below `until`.
     pub fn wait_for(&mut self, wr_id: u64, until: u32) {
         let wait = SendRequest { opcode: SEND_OP_WAIT, wr_id, rkey: until, ..SendRequest::default() };
@@ -146,13 +154,8 @@ impl Multi {
     /// A large message as a guest's library posts it: chunks, a WAIT for them, and a tail; returns the index behind its chunks.
     pub fn message(&mut self, opcode: u8, wr_id: u64, offset: u64, len: u32, chunk: u32) -> u32 {
         const TAIL: u32 = 4096;
-        let mut at = 0;
-        while at < len - TAIL {
-            let bytes = chunk.min(len - TAIL - at);
-            self.chunk(opcode, offset + u64::from(at), bytes);
-            at += bytes;
-        }
-        let until = self.a_qp.chunks.producer();
+        let at = len - TAIL;
+        let until = self.chunks(opcode, offset, at, chunk);
         self.wait_for(wr_id, until);
         let before_bytes = if opcode == SEND_OP_RDMA_READ { at } else { 0 };
         let (offset, tail) = (offset + u64::from(at), SendRequest { before_bytes, ..request(opcode, wr_id) });
