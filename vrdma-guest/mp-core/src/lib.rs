@@ -17,6 +17,7 @@ extern crate std;
 pub mod decompose;
 pub mod endpoint;
 pub mod gather;
+mod message;
 pub mod monitor;
 mod order;
 pub mod pace;

@@ -1,6 +1,6 @@
 //! Split messages that may be under way, and what of them a later one must wait for.
 
-use crate::split::{Kind, Place};
+use crate::message::{Kind, Place};
 
 /// Entries of the table. Bits of [`Mask`], so no more than 32.
 pub(crate) const OUTSTANDING_MAX: usize = 16;
