@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use masq_control::store::{Change, Entry, Guard, Snapshot, Store, StoreError, Transaction};
-use masqd::cli::StoreAddress;
+use masqd::store::StoreAddress;
 use masqd::store::{AnyStore, Embedded};
 
 /// Tells a process of this program where to work.

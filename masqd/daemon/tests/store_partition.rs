@@ -18,8 +18,8 @@ use masq_driver::RnicDriver;
 use masq_model::api::{Status, VnicState};
 use masq_model::{DesiredState, Endpoint, Key, Kind, Object};
 use masqd::api::server::Patience;
-use masqd::cli::StoreAddress;
 use masqd::store::EtcdConfig;
+use masqd::store::StoreAddress;
 use masqd::{Config, Masqd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 

@@ -33,11 +33,18 @@ mod vring;
 pub use conversation::serve_front_end;
 pub use inbox::{Inbox, Message, Settled};
 use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
+use masq_rnic::limits;
 pub use queue_pair::{NamedQueuePair, QueuePairPage};
 pub use serve::Device;
+use vrdma_abi::config::QUEUE_FIRST_COMP;
 use vrdma_abi::control;
 
 use crate::host::Host;
+
+/// Virtqueues of a device.
+const QUEUES: u16 = QUEUE_FIRST_COMP + limits::COMP_VECTORS + limits::SLOTS;
+
+const _: () = assert!(QUEUES <= vrdma_abi::config::MAX_QUEUES);
 
 /// Bytes of config space: the most that vhost-user carries.
 pub const SPACE_BYTES: usize = 256;

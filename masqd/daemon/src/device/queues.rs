@@ -11,14 +11,8 @@ use vrdma_abi::config::{QUEUE_CONTROL, QUEUE_EVENTS, QUEUE_FIRST_COMP};
 use super::guest::Guest;
 use super::memory::GuestRam;
 use super::poller::Source;
-use super::ring::{Ring, RingPlace};
-use super::vhost::EVENT_IDX;
+use super::ring::{EVENT_IDX, Ring, RingPlace};
 use super::vring::Kick;
-
-/// Virtqueues of a device.
-pub(super) const QUEUES: u16 = QUEUE_FIRST_COMP + limits::COMP_VECTORS + limits::SLOTS;
-
-const _: () = assert!(QUEUES <= vrdma_abi::config::MAX_QUEUES);
 
 fn own(index: u16) -> bool {
     index < QUEUE_FIRST_COMP

@@ -11,6 +11,9 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::memory::Mapped;
 
+/// VIRTIO_RING_F_EVENT_IDX.
+pub const EVENT_IDX: u64 = 1 << 29;
+
 /// Most descriptors of a chain; requests have one readable and one writable part.
 const MAX_DESCRIPTORS: usize = 16;
 

@@ -13,13 +13,12 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 
 use super::guest::Guest;
 use super::memory::{GuestRam, Place};
+use super::ring::EVENT_IDX;
 use super::vring::{Kick, Vring, VringError, checked_eventfd};
 
 /// Virtio features that the device has: VIRTIO_F_VERSION_1, VIRTIO_F_EVENT_IDX, VIRTIO_F_INDIRECT_DESC, and
 /// vhost-user's own bit.
 pub const FEATURES: u64 = VERSION_1 | EVENT_IDX | INDIRECT_DESC | PROTOCOL_FEATURES;
-/// VIRTIO_RING_F_EVENT_IDX.
-pub const EVENT_IDX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 const INDIRECT_DESC: u64 = 1 << 28;
 const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();

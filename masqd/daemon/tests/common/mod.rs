@@ -17,7 +17,7 @@ use masq_model::api::Applied;
 use masq_types::{Lkey, Psn, Rkey};
 use masqd::api::server::Patience;
 use masqd::api::tls::TlsConfig;
-use masqd::cli::StoreAddress;
+use masqd::store::StoreAddress;
 use masqd::{Config, Masqd};
 use serde::de::DeserializeOwned;
 
