@@ -4,23 +4,25 @@ use core::time::Duration;
 
 use masq_driver::QpState;
 use masq_types::Psn;
-use masq_wire::{HoldRepr, Kind, NakCode, PacketRepr, Parsed, Syndrome};
+use masq_wire::{Kind, NakCode, PacketRepr, Parsed, Syndrome};
 
 mod repair;
 mod run;
+mod tell;
 
 use super::batch::Batch;
-use super::congestion::{CongestionState, Flow, Told};
+use super::congestion::{CongestionState, Flow};
 use super::counters::Counters;
 use super::env::{Cause, Env, MemoryFault, SendOp, SendWork, Status};
 use super::inflight::Inflight;
-use super::link::{Broken, LOWER_HEADERS, Link};
+use super::link::{Broken, Link};
 use super::receipt::Receipt;
 use super::request::{Failure, Piece, Request, change_key, judge_send, packets_of};
 use super::retry::{Exhausted, Retry};
 use super::rtt::{RoundTrip, Rtt};
 use super::selective::{Probe, Recovery};
 use super::time::Time;
+use tell::costs;
 
 /// Call [`Requester::start`] at RTS; [`Requester::fetch`] when there may be work; [`Requester::handle_response`],
 /// [`Requester::handle_timeout`] and [`Requester::transmit`] as of [`QpCore`](super::QpCore). `Err` means that a request
@@ -378,22 +380,10 @@ impl Requester {
         let goes_on = self.inflight.una() != una;
         let mut measured = false;
         if goes_on {
-            let held = packet.repr.ext.hold().map(HoldRepr::duration);
-            let sample = self.rtt.answered(now, receipt.at, self.inflight.una(), held);
-            measured = sample.is_some();
-            let at_most = held.map(|held| self.rtt.at_most(receipt.at, self.inflight.una(), held));
-            let told = match (sample, at_most) {
-                (Some(sample), _) => Some(Told::Sample(sample)),
-                (None, None) => Some(Told::Progress(None)),
-                (None, Some(at_most)) => at_most.map(|most| Told::Progress(Some(most))),
-            };
-            self.flow.acknowledged(now, on_their_way, self.inflight.on_their_way(), told.as_ref());
-            self.told_until = self.told_until.filter(|until| self.inflight.una().precedes(*until));
+            measured = self.tell_of_progress(now, on_their_way, packet, receipt);
             self.retry.restart(now, link.ack_timeout(), self.awaits_answer());
         }
-        if std::mem::take(&mut self.has_lost) {
-            self.tell_of_loss(now, self.inflight.una());
-        }
+        self.tell_of_first_loss(now);
         if goes_on || self.recovery.is_some() {
             self.probe.heard(now, self.awaits_answer(), measured);
             if self.awaits_answer() {
@@ -624,15 +614,6 @@ impl Requester {
         Ok(())
     }
 
-    /// The packet of this PSN, or those before it, are lost.
-    fn tell_of_loss(&mut self, now: Time, psn: Psn) {
-        let again = self.told_until.is_some_and(|until| psn.precedes(until));
-        self.flow.lost(now, again);
-        if !again {
-            self.told_until = Some(self.inflight.high());
-        }
-    }
-
     /// How long the peer takes to answer at most, as a rule.
     pub(super) fn answer_timeout(&self, link: &Link<'_>) -> Duration {
         let most = link.ack_timeout().unwrap_or(Probe::LONGEST);
@@ -766,13 +747,6 @@ impl Requester {
         self.fetches = 0;
         self.has_more = false;
     }
-}
-
-/// Bytes that a packet, and what it asks for, take of the links.
-fn costs(link: &Link<'_>, piece: &Piece, bytes: usize) -> u64 {
-    let sent = bytes as u64 + u64::from(LOWER_HEADERS);
-    let asked = if piece.is_fetch { u64::from(piece.packets) * u64::from(link.packet_bytes()) } else { 0 };
-    sent + asked
 }
 
 /// Completes a send request as flushed.

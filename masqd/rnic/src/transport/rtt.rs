@@ -13,7 +13,7 @@ use masq_types::Psn;
 use super::time::Time;
 
 /// Call [`Rtt::sent`] for each packet that asks for an answer and is sent for the first time, [`Rtt::forget`] when something is sent again, and
-/// [`Rtt::answered`] when answers have come.
+/// [`Rtt::answered`] when answers have come: it says what they tell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rtt {
     /// The packet that is being timed.
@@ -41,6 +41,15 @@ pub(super) struct Sample {
     pub(super) peer_told: bool,
 }
 
+/// What an answer says of the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It answers a packet that was timed.
+    Sample(Sample),
+    /// It does not. The delay of the network was this at most, if the peer tells how long it held what it answers.
+    Progress(Option<Duration>),
+}
+
 impl Rtt {
     /// The least that a timeout counts on top of the smoothed round trip (RFC 6298 §2, G): threads of a busy host are
     /// not more punctual.
@@ -56,22 +65,32 @@ impl Rtt {
         self.spoilt = self.spoilt.or(self.timed.take());
     }
 
-    /// What the delay of the fabric was at most, after an answer that [`Rtt::answered`] is told of as well: which sending of a packet was answered nobody can
-    /// tell, but the first it was at the earliest. `None` while there is no such packet.
-    pub(super) fn at_most(&mut self, received: Time, una: Psn, held: Duration) -> Option<Duration> {
-        let (_, sent) = self.spoilt.take_if(|(end, _)| !una.precedes(*end))?;
-        Some(received.since(sent).saturating_sub(held))
-    }
-
     /// All before `una` is answered, by a packet that this host received at `received` and whose sender held back what it answers for
-    /// `held`, if it says so. Returns what that tells, if it answers the packet that is timed.
+    /// `held`, if it says so. Returns what that tells: nothing when the sender does say it, and no packet is answered that is or was timed.
     pub(super) fn answered(
         &mut self,
         now: Time,
         received: Time,
         una: Psn,
         held: Option<Duration>,
-    ) -> Option<Sample> {
+    ) -> Option<Told> {
+        let at_most = held.map(|held| self.at_most(received, una, held));
+        match (self.sample(now, received, una, held), at_most) {
+            (Some(sample), _) => Some(Told::Sample(sample)),
+            (None, None) => Some(Told::Progress(None)),
+            (None, Some(at_most)) => at_most.map(|most| Told::Progress(Some(most))),
+        }
+    }
+
+    /// What the delay of the fabric was at most: which sending of a packet was answered nobody can tell, but the first it was at the earliest. `None` while
+    /// there is no such packet.
+    fn at_most(&mut self, received: Time, una: Psn, held: Duration) -> Option<Duration> {
+        let (_, sent) = self.spoilt.take_if(|(end, _)| !una.precedes(*end))?;
+        Some(received.since(sent).saturating_sub(held))
+    }
+
+    /// What the answer tells of the packet that is timed, if it answers that.
+    fn sample(&mut self, now: Time, received: Time, una: Psn, held: Option<Duration>) -> Option<Sample> {
         let (_, sent) = self.timed.take_if(|(end, _)| !una.precedes(*end))?;
         let round_trip = now.since(sent);
         // A peer can claim anything; what is left is never less than nothing.
@@ -158,13 +177,14 @@ mod tests {
         let end = Psn::new(0);
         rtt.sent(at(0), end);
         rtt.sent(at(10), end.plus(5));
-        assert_eq!(rtt.answered(at(20), at(20), end.minus(1), None), None, "not all of it is answered");
-        let sample = rtt.answered(at(30), at(30), end.plus(5), None).unwrap();
+        let progress = Some(Told::Progress(None));
+        assert_eq!(rtt.answered(at(20), at(20), end.minus(1), None), progress, "not all of it is answered");
+        let Some(Told::Sample(sample)) = rtt.answered(at(30), at(30), end.plus(5), None) else { panic!() };
         assert_eq!(sample.round_trip, us(30), "the first of the two was timed");
-        assert_eq!(rtt.answered(at(40), at(40), end.plus(9), None), None);
+        assert_eq!(rtt.answered(at(40), at(40), end.plus(9), None), progress);
         rtt.sent(at(50), end.plus(10));
         rtt.forget();
-        assert_eq!(rtt.answered(at(60), at(60), end.plus(10), None), None);
+        assert_eq!(rtt.answered(at(60), at(60), end.plus(10), None), progress);
     }
 
     #[test]
@@ -175,10 +195,10 @@ mod tests {
         rtt.forget();
         rtt.sent(at(500), end.plus(1));
         rtt.forget();
-        assert_eq!(rtt.at_most(at(900), end.minus(1), us(0)), None);
-        assert_eq!(rtt.at_most(at(900), end, us(100)), Some(us(800)), "of the first of the two");
-        assert_eq!(rtt.at_most(at(1000), end.plus(1), us(0)), None);
-        assert_eq!(rtt.answered(at(1000), at(1000), end.plus(1), None), None);
+        let mut answered = |micros, una, held| rtt.answered(at(micros), at(micros), una, Some(us(held)));
+        assert_eq!(answered(900, end.minus(1), 0), None);
+        assert_eq!(answered(900, end, 100), Some(Told::Progress(Some(us(800)))), "of the first of the two");
+        assert_eq!(answered(1000, end.plus(1), 0), None);
     }
 
     #[test]
@@ -187,11 +207,11 @@ mod tests {
         let mut measure = |held: Option<Duration>| {
             rtt.sent(at(100), Psn::new(1));
             // Sent at 100, received back at 400, dealt with at 1000.
-            rtt.answered(at(1000), at(400), Psn::new(1), held).unwrap()
+            rtt.answered(at(1000), at(400), Psn::new(1), held)
         };
-        let told = |fabric| Sample { round_trip: us(900), fabric, peer_told: true };
-        assert_eq!(measure(Some(us(250))), told(us(50)));
-        assert_eq!(measure(Some(Duration::MAX)), told(Duration::ZERO), "whatever a peer claims");
-        assert_eq!(measure(None), Sample { round_trip: us(900), fabric: us(300), peer_told: false });
+        let told = |fabric, peer_told| Some(Told::Sample(Sample { round_trip: us(900), fabric, peer_told }));
+        assert_eq!(measure(Some(us(250))), told(us(50), true));
+        assert_eq!(measure(Some(Duration::MAX)), told(Duration::ZERO, true), "whatever a peer claims");
+        assert_eq!(measure(None), told(us(300), false));
     }
 }

@@ -246,15 +246,15 @@ impl Simulation {
             }
         }
         let after = sender.outstanding.len() as u32;
-        let mut sample = sender.rtt.answered(now, now, Psn::new(packet).plus(1), Some(Duration::ZERO));
-        if let (Some(sample), Some((every, by))) = (&mut sample, late) {
+        let mut told = sender.rtt.answered(now, now, Psn::new(packet).plus(1), Some(Duration::ZERO));
+        if let (Some(Told::Sample(sample)), Some((every, by))) = (&mut told, late) {
             sender.samples += 1;
             if sender.samples.is_multiple_of(every) {
                 sample.fabric += by;
                 sample.round_trip += by;
             }
         }
-        sender.flow.acknowledged(now, before, after, sample.map(Told::Sample).as_ref());
+        sender.flow.acknowledged(now, before, after, told.as_ref());
         sender.delivered += PACKET;
         let may_tell = sender.marked_at.is_none_or(|t| now.since(t) >= Duration::from_micros(50));
         if marked && may_tell {

@@ -25,7 +25,7 @@ use self::dcqcn::Dcqcn;
 use self::go_back::GoBack;
 use self::pacer::Pacer;
 use self::swift::Swift;
-use super::rtt::Sample;
+use super::rtt::{Sample, Told};
 use super::time::Time;
 
 /// What decides how fast queue pairs send.
@@ -96,15 +96,6 @@ trait CongestionControl {
     fn window_bytes(&self) -> Option<u64> {
         None
     }
-}
-
-/// What an answer says of the way.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Told {
-    /// It answers a packet that was timed.
-    Sample(Sample),
-    /// It does not. The delay of the network was this at most, if the peer tells how long it held what it answers.
-    Progress(Option<Duration>),
 }
 
 /// What congestion control lets a queue pair's requests do.

@@ -3,7 +3,8 @@
 use masq_types::Psn;
 use masq_wire::{Arrived, Kind, Parsed};
 
-use super::{Requester, costs, is_ack, payload};
+use super::tell::costs;
+use super::{Requester, is_ack, payload};
 use crate::transport::batch::Batch;
 use crate::transport::counters::Counters;
 use crate::transport::env::{Env, SendOp};

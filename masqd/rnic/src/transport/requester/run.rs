@@ -1,7 +1,8 @@
 //! Runs: the packets in the middle of a long message, which differ in their PSNs alone. They are most of what is sent, so they are planned, and their
 //! memory is looked up, once for all that fit a batch.
 
-use super::{Requester, costs};
+use super::Requester;
+use super::tell::costs;
 use crate::transport::batch::Batch;
 use crate::transport::counters::Counters;
 use crate::transport::env::Env;
