@@ -4,7 +4,10 @@ use masq_types::Features;
 
 /// What it can do beyond standard RoCEv2.
 pub const FEATURES: Features = Features::from_bits(
-    Features::SELECTIVE.bits() | Features::MULTIPATH.bits() | Features::WRITE_ENDS.bits(),
+    Features::SELECTIVE.bits()
+        | Features::MULTIPATH.bits()
+        | Features::WRITE_ENDS.bits()
+        | Features::TIMED_READS.bits(),
 );
 /// Doorbell slots of a device.
 pub const SLOTS: u16 = 8;

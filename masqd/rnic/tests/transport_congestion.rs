@@ -176,25 +176,27 @@ fn answers_to_reads_are_paced() {
     }
 }
 
-/// One packet in twenty is lost, without a queue: as with TCP some five packets are on their way then. What is sent again spoils most measurements of the
-/// round trip, of a READ almost all.
+/// One packet in twenty is lost, without a queue: as with TCP some five packets are on their way then, of a READ as of a WRITE. What is sent again spoils most
+/// measurements of the round trip.
 #[test]
 fn a_bad_link_leaves_a_share_of_the_speed() {
-    for (op, at_most) in [(SendOp::Write, 20), (SendOp::Read, 40)] {
-        let took = |congestion: Congestion| {
-            let setup = Setup { features: [Features::SELECTIVE; 2], ..setup(congestion) };
-            let mut pair = Pair::with_memory(&setup);
-            pair.faults = Faults { loss: 5, ..Faults::default() };
-            let begun = pair.now;
-            for i in 0..100 {
-                pair.post_send(0, send(op, i, LEN));
-                pair.run();
-            }
-            assert!(pair.ends[0].world.of(WorkQueue::Send).iter().all(|c| c.status == Status::Success));
-            pair.now.since(begun)
-        };
-        let (free, held) = (took(Congestion::None), took(Congestion::Swift));
-        assert!(held < free * at_most, "{op:?}: {held:?}, without control {free:?}");
+    let took = |op, congestion| {
+        let features = Features::SELECTIVE | Features::TIMED_READS;
+        let setup = Setup { features: [features; 2], ..setup(congestion) };
+        let mut pair = Pair::with_memory(&setup);
+        pair.faults = Faults { loss: 5, ..Faults::default() };
+        let begun = pair.now;
+        for i in 0..100 {
+            pair.post_send(0, send(op, i, LEN));
+            pair.run();
+        }
+        assert!(pair.ends[0].world.of(WorkQueue::Send).iter().all(|c| c.status == Status::Success));
+        pair.now.since(begun)
+    };
+    let free = took(SendOp::Write, Congestion::None);
+    for op in [SendOp::Write, SendOp::Read] {
+        let held = took(op, Congestion::Swift);
+        assert!(held < free * 20, "{op:?}: {held:?}, a WRITE without control {free:?}");
     }
 }
 
@@ -251,4 +253,39 @@ fn a_window_that_shrinks_below_what_is_on_its_way_stops_nothing() {
     pair.run();
     assert_eq!(pair.ends[0].world.statuses(WorkQueue::Send), [(0, Status::Success)]);
     assert_eq!(pair.ends[0].qp.counters().local_ack_timeout_err, 0);
+}
+
+/// READs are asked for in pieces of which four fill the window; what is short, whole; without a limit, as long as they may be.
+#[test]
+fn what_reads_ask_for_follows_the_window() {
+    let mut pair =
+        Pair::with_memory(&Setup { max_rd_atomic: 16, max_dest_rd_atomic: 16, ..setup(Congestion::Swift) });
+    let asked = |pair: &mut Pair, len: u32| {
+        pair.sent.clear();
+        pair.post_send(0, send(SendOp::Read, 0, len));
+        pair.pump();
+        let requests = pair
+            .sent
+            .iter()
+            .filter_map(|(to, d)| parse(d).unwrap().repr.ext.reth().filter(|_| *to == 1).copied());
+        let lengths: Vec<u32> = requests.map(|reth| reth.dma_len.div_ceil(256)).collect();
+        pair.run();
+        lengths
+    };
+    assert_eq!(asked(&mut pair, LEN), [2, 2, 2], "a window of eight packets, requests and headers included");
+    warm_up(&mut pair);
+    assert_eq!(asked(&mut pair, LEN)[..2], [64, 64]);
+    for _ in 0..6 {
+        pair.inject(0, &cnp(0));
+        pair.now = pair.now.plus(MS);
+    }
+    let window = pair.ends[0].qp.congestion().and_then(|c| c.window_bytes).unwrap();
+    let packets = window / (256 + 42 + 16);
+    assert!((4..64).contains(&packets), "{packets}");
+    let lengths = asked(&mut pair, LEN);
+    assert!(
+        lengths.len() >= 3 && lengths.iter().all(|n| u64::from(*n) == packets / 4),
+        "{packets}: {lengths:?}"
+    );
+    assert_eq!(asked(&mut pair, 4 * 256), [4]);
 }

@@ -10,7 +10,7 @@ use transport_support::Setup;
 use transport_support::bottleneck::*;
 
 /// More than any window.
-const LOAD: Load = Load { len: 16 << 10, depth: 32 };
+const LOAD: Load = Load { op: SendOp::Write, len: 16 << 10, depth: 32 };
 const MBIT: u64 = 1_000_000;
 
 fn setup() -> Setup {
@@ -55,7 +55,7 @@ fn sixty_four_flows_share_a_slow_link() {
 /// A WRITE of two bytes at a time beside two streams.
 #[test]
 fn mice_pass_beside_elephants() {
-    let mouse = Load { len: 2, depth: 1 };
+    let mouse = Load { op: SendOp::Write, len: 2, depth: 1 };
     let mut b = Bottleneck::new(&setup(), Slow::tbf(200 * MBIT), &[LOAD, LOAD, mouse], 1);
     b.run_for(Duration::from_secs(1));
     b.times(2);
@@ -65,4 +65,19 @@ fn mice_pass_beside_elephants() {
     // Without control it would be twenty milliseconds.
     let (median, p99) = (of(50), of(99));
     assert!(median < Duration::from_millis(2) && p99 < Duration::from_millis(4), "{median:?} {p99:?}");
+}
+
+/// READs by a link whose queue is shorter than what a requester may have asked for: the delay of the answers tells.
+#[test]
+fn reads_ask_for_what_a_slow_link_can_bring() {
+    let load = Load { op: SendOp::Read, len: 256 << 10, depth: 16 };
+    let link = Slow { burst: 64 << 10, room: 200_000, ..Slow::tbf(100 * MBIT) };
+    let setup = Setup { features: [Features::SELECTIVE | Features::TIMED_READS; 2], ..setup() };
+    let mut b = Bottleneck::new(&setup, link, &[load], 1);
+    b.run_for(Duration::from_secs(5));
+    let share = b.shares()[0];
+    let bytes = share.messages * u64::from(load.len);
+    let part = (8 * bytes) as f64 / (5 * link.bits_per_sec) as f64;
+    let passed = (4096 * share.passed) as f64 / bytes as f64;
+    assert!(part >= 0.95 && passed <= 1.05, "{part} of the link, each byte {passed} times, {share:?}");
 }

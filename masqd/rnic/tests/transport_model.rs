@@ -51,6 +51,8 @@ struct Case {
     depth: u8,
     /// Which end takes the other for one that repairs selectively.
     selective: [bool; 2],
+    /// READs are cut as the window has room.
+    swift: bool,
     max_segments: usize,
     /// Receives that are posted before the traffic begins; the others come later.
     early: usize,
@@ -85,20 +87,23 @@ fn case(worst: u8) -> impl Strategy<Value = Case> {
     let tuning = (1..40u32, 1..12u32, 1..9u32, 1..5u8, 1..20usize);
     let faults = (0..=worst, 0..=worst, 0..=worst);
     let mtu = prop_oneof![4 => Just(Mtu::B256), 1 => prop::sample::select(Mtu::ALL.to_vec())];
-    (ops(), ops(), mtu, psn(), psn(), tuning, 0..24usize, faults, any::<([bool; 2], u64)>()).prop_map(
-        |(a, b, mtu, psn_a, psn_b, tuning, early, (loss, duplication, reorder), (selective, seed))| Case {
-            ops: [a, b],
-            mtu,
-            psn: [psn_a, psn_b],
-            window: tuning.0,
-            ack_every: tuning.1,
-            read_packets: tuning.2,
-            depth: tuning.3,
-            selective,
-            max_segments: tuning.4,
-            early,
-            faults: Faults { loss, duplication, reorder },
-            seed,
+    (ops(), ops(), mtu, psn(), psn(), tuning, 0..24usize, faults, any::<([bool; 2], bool, u64)>()).prop_map(
+        |(a, b, mtu, psn_a, psn_b, tuning, early, (loss, duplication, reorder), (selective, swift, seed))| {
+            Case {
+                ops: [a, b],
+                mtu,
+                psn: [psn_a, psn_b],
+                window: tuning.0,
+                ack_every: tuning.1,
+                read_packets: tuning.2,
+                depth: tuning.3,
+                selective,
+                swift,
+                max_segments: tuning.4,
+                early,
+                faults: Faults { loss, duplication, reorder },
+                seed,
+            }
         },
     )
 }
@@ -320,6 +325,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         ack_every: case.ack_every,
         read_packets: case.read_packets,
         min_ack_timeout: Duration::ZERO,
+        congestion: if case.swift { Congestion::Swift } else { Congestion::None },
         ..QpConfig::default()
     };
     let setup = Setup {

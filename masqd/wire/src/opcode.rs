@@ -394,6 +394,9 @@ table! {
     0xc8 MASQ_SEND_ONLY_IMM       "masq steered SEND Only with Immediate" Manufacturer Send Only RethImm Payload
     0xc9 MASQ_WRITE_LAST_IMM      "masq end of WRITE Last with Immediate" Manufacturer Write Last ImmBefore     Payload
     0xca MASQ_WRITE_ONLY_IMM      "masq end of WRITE Only with Immediate" Manufacturer Write Only RethImmBefore Payload
+    0xcb MASQ_READ_PART           "masq part of a READ Request"     Manufacturer ReadRequest  Only  Reth     Empty
+    0xcc MASQ_READ_RESPONSE_FIRST "masq timed READ Response First"  Manufacturer ReadResponse First AethHold Payload
+    0xcd MASQ_READ_RESPONSE_ONLY  "masq timed READ Response Only"   Manufacturer ReadResponse Only  AethHold Payload
 }
 
 static BY_VALUE: [Option<OpcodeInfo>; 256] = {

@@ -81,6 +81,9 @@ const HEADER_BYTES: &[(u8, usize)] = &[
     (0xc8, 32),
     (0xc9, 20),
     (0xca, 36),
+    (0xcb, 28),
+    (0xcc, 20),
+    (0xcd, 20),
 ];
 
 /// A packet of `len` bytes in all with this opcode and pad count, and zeros elsewhere.
@@ -252,6 +255,30 @@ fn golden_bytes_of_own_acknowledgements_both_ways() {
         let mut out = [0xa5; MAX_HEADER_BYTES];
         assert_eq!(repr(opcode).emit_headers(&mut out), Ok(20));
         assert_eq!(&out[..20], bytes);
+    }
+}
+
+#[test]
+fn golden_bytes_of_timed_answers_both_ways() {
+    let bytes = [
+        0xcd, 0x00, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 1, 0, // BTH
+        0x1f, 0, 0, 3, // AETH
+        0, 0, 0x30, 0x39, // hold time
+        1, 2, 3, 4, // payload
+        0, 0, 0, 0, // ICRC
+    ];
+    let aeth = AethRepr { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Msn::new(3) };
+    let ext = Extension::AethHold(aeth, HoldRepr { nanos: 12_345 });
+    for (first, opcode) in [(0xcd, Opcode::MASQ_READ_RESPONSE_ONLY), (0xcc, Opcode::MASQ_READ_RESPONSE_FIRST)]
+    {
+        let bytes = [&[first], &bytes[1..]].concat();
+        let parsed = parse(&bytes).unwrap();
+        let mut repr = PacketRepr::new(opcode, WireQpn::from_wire(9), Psn::new(0x100), ext);
+        repr.bth.mig_req = false;
+        assert_eq!((parsed.repr, parsed.payload), (repr, &[1, 2, 3, 4][..]));
+        let mut out = [0xa5; MAX_HEADER_BYTES];
+        assert_eq!(repr.emit_headers(&mut out), Ok(20));
+        assert_eq!(out[..20], bytes[..20]);
     }
 }
 

@@ -1,8 +1,9 @@
-//! What masq's own acknowledgements bring (opcodes 0xc0 and 0xc1), which only an RNIC of masq understands.
+//! What masq's own acknowledgements (opcodes 0xc0 and 0xc1) and answers to READs (0xcc and 0xcd) bring, which only an RNIC of masq understands.
 //!
 //! ```text
 //! timed:     BTH | AETH | hold time (4)
 //! selective: BTH | AETH | hold time (4) | bitmap (4 to 128, a multiple of 4)
+//! answer:    BTH | AETH | hold time (4) | data
 //! ```
 //!
 //! BTH and AETH are those of an acknowledgement: the PSN is that of the last request carried out. The bitmap says which requests behind the next
@@ -25,8 +26,8 @@ impl Hold<'_> {
     }
 }
 
-/// How long the responder had held the newest request that it acknowledges when it sent the acknowledgement, in nanoseconds: from when its host received
-/// the packet. The largest value stands for all that is longer.
+/// How long the responder had held the newest request that it acknowledges, or the READ that it answers, when it sent this, in nanoseconds: from when its host
+/// received the packet. The largest value stands for all that is longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct HoldRepr {
     /// Nanoseconds.

@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 
 use masq_types::Psn;
 
-use super::env::SendWork;
+use super::env::{SendOp, SendWork};
+use super::psn_set::PsnSet;
 use super::request::{Failure, Request};
 
 /// Room for requests, none of which are in it.
@@ -41,6 +42,11 @@ pub(super) struct Inflight {
     cursor: usize,
     /// How many of them are READs and atomics.
     fetches: usize,
+    /// The last PSNs of pieces: what a packet asks for of a READ. They stay while they are not acknowledged: what is asked for again must not span two
+    /// packets that the responder has seen.
+    piece_ends: PsnSet,
+    /// None ended before `una`, when it last moved.
+    within_piece: bool,
 }
 
 impl Inflight {
@@ -48,6 +54,7 @@ impl Inflight {
     pub(super) fn start(&mut self, psn: Psn) {
         self.requests.clear();
         self.fetches = 0;
+        self.piece_ends = PsnSet::default();
         (self.una, self.next, self.high, self.end, self.cursor) = (psn, psn, psn, psn, 0);
     }
 
@@ -158,8 +165,35 @@ impl Inflight {
         self.requests.get_mut(self.cursor)
     }
 
-    /// `packets` PSNs from `next` on have been sent.
+    /// Where the piece ends that `psn` belongs to, which has been asked for at least once.
+    pub(super) fn piece_end(&self, psn: Psn) -> Psn {
+        psn.plus(self.piece_ends.first(psn, self.high.since(psn)).unwrap_or(0) + 1)
+    }
+
+    /// Where the piece of `request` begins that `psn` belongs to, as far as it is not acknowledged.
+    pub(super) fn piece_start(&self, request: &Request, psn: Psn) -> Psn {
+        if request.work.op != SendOp::Read {
+            return psn;
+        }
+        let most = psn.since(self.una).min(psn.since(request.first));
+        psn.minus(self.piece_ends.last(psn, most).unwrap_or(most))
+    }
+
+    /// Whether a part of a piece has been answered, and more is to come.
+    pub(super) fn is_within_piece(&self) -> bool {
+        self.within_piece && self.front().is_some_and(|r| r.work.op == SendOp::Read && r.first != self.una)
+    }
+
+    /// Whether a piece ends with `psn`.
+    pub(super) fn ends_piece(&self, psn: Psn) -> bool {
+        self.piece_ends.has(psn)
+    }
+
+    /// `packets` PSNs from `next` on have been sent, or asked for.
     pub(super) fn advance(&mut self, packets: u32) {
+        if self.current().is_some_and(|(r, _)| r.work.op == SendOp::Read) {
+            self.piece_ends.set(self.next.plus(packets - 1));
+        }
         if self.next.plus(packets).since(self.una) > self.high.since(self.una) {
             self.high = self.next.plus(packets);
         }
@@ -196,6 +230,10 @@ impl Inflight {
         if una.since(self.una) > self.next.since(self.una) {
             // An answer to something that was about to be repeated.
             self.next = una;
+        }
+        if self.has_fetch() && una != self.una {
+            self.within_piece = !self.piece_ends.has(una.minus(1));
+            self.piece_ends.clear_run(self.una, una.since(self.una));
         }
         self.una = una;
     }

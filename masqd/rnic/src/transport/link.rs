@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use masq_driver::{QpFault, QpState, QpType};
 use masq_types::{Features, Mtu};
-use masq_wire::{Arrived, Opcode};
+use masq_wire::Opcode;
 
 use super::QpConfig;
 use super::attributes::Attributes;
@@ -29,12 +29,12 @@ impl Link<'_> {
 
     /// Whether the peer understands masq's own acknowledgements, and repairs selectively.
     pub(super) fn is_selective(&self) -> bool {
-        self.attributes.features.contains(Features::SELECTIVE) && self.is_reliable() && self.can_repair()
+        self.attributes.features.contains(Features::SELECTIVE) && self.is_reliable()
     }
 
-    /// Whether all that can be on its way can be named in a selective acknowledgement.
-    pub(super) fn can_repair(&self) -> bool {
-        self.config.window_packets <= Arrived::MAX_BITS
+    /// Whether the peer understands masq's own READ requests and answers.
+    pub(super) fn times_reads(&self) -> bool {
+        self.attributes.features.contains(Features::TIMED_READS) && self.is_reliable()
     }
 
     /// This transport's opcode for one of RC.

@@ -56,8 +56,8 @@ mod time;
 use core::time::Duration;
 
 use masq_driver::{DriverError, QpChange, QpFault, QpState, QpStatus, QpType};
-use masq_types::{Psn, WireQpn};
-use masq_wire::{Ecn, Kind, Parsed, PathProbe, Transport};
+use masq_types::WireQpn;
+use masq_wire::{Arrived, Ecn, Kind, Parsed, PathProbe, Transport};
 
 use batch::Batch;
 use cnp::Notifier;
@@ -92,13 +92,14 @@ pub struct QpConfig {
     pub signal_all: bool,
     /// It is a hidden one of a group: what the peer sends to it, or reads by it, is part of a message, and is not counted as one.
     pub takes_parts: bool,
-    /// Packets that may be on their way unacknowledged, counting expected read responses; 1 to 2^22.
+    /// Packets that may be on their way unacknowledged, counting expected read responses; 1 to 1024, as
+    /// many as a selective acknowledgement can name.
     pub window_packets: u32,
     /// An acknowledgement is asked for after as many packets of one message, and sent after as many without
     /// being asked; 1 or more, and well below `window_packets`.
     pub ack_every: u32,
-    /// Packets that one READ request asks for at most. A longer READ becomes several requests, so that the
-    /// requester sets the pace; at most `window_packets`.
+    /// Packets that one READ request asks for at most; 1 to `window_packets`. A longer READ becomes several requests, so that the
+    /// requester sets the pace; with congestion control they become shorter where its window is small.
     pub read_packets: u32,
     /// Requests that may be taken out of the send ring and not be done; 1 or more. No more than the ring's entries make
     /// sense: an entry is free again only when its request is done.
@@ -211,7 +212,7 @@ const FLUSH_BUDGET: usize = 64;
 impl QpCore {
     /// A queue pair in RESET.
     pub fn new(config: QpConfig) -> Self {
-        let window_packets = config.window_packets.clamp(1, Psn::HALF / 2);
+        let window_packets = config.window_packets.clamp(1, Arrived::MAX_BITS);
         let config = QpConfig {
             window_packets,
             ack_every: config.ack_every.clamp(1, window_packets),
@@ -425,8 +426,8 @@ impl QpCore {
     /// The deadline has come. Calling it early does nothing.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
         self.responder.handle_timeout(now);
-        let (link, requester, counters) = self.requester_parts();
-        let outcome = requester.handle_timeout(&link, now, env, counters);
+        let (_, requester, counters) = self.requester_parts();
+        let outcome = requester.handle_timeout(now, env, counters);
         self.settle(now, env, outcome);
     }
 

@@ -94,6 +94,33 @@ impl PsnSet {
         }
         None
     }
+
+    /// How far before `end` the last one lies, among `count`: 0 stands for the PSN right before it.
+    pub(super) fn last(&self, end: Psn, count: u32) -> Option<u32> {
+        let mut place = 0;
+        while place < count {
+            let at = slot(end.minus(place + 1));
+            let word = self.0[at / 64] << (63 - at % 64);
+            if word != 0 {
+                let found = place + word.leading_zeros();
+                return (found < count).then_some(found);
+            }
+            place += 1 + (at % 64) as u32;
+        }
+        None
+    }
+
+    /// Takes out those of the `count` PSNs from `from` on.
+    pub(super) fn clear_run(&mut self, from: Psn, count: u32) {
+        let count = count.min(MOST as u32);
+        let mut place = 0;
+        while place < count {
+            let at = slot(from.plus(place));
+            let here = (64 - at % 64).min((count - place) as usize);
+            self.0[at / 64] &= !(u64::MAX >> (64 - here) << (at % 64));
+            place += here as u32;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -118,6 +145,19 @@ mod tests {
             assert!(PsnSet::from_words(from, &words, 0).is_empty());
             assert_eq!(set.first(from.plus(2), 1000), Some(61));
             assert_eq!(set.without(&few).slots().count(), 3);
+            // From behind, from wherever one looks.
+            for (end, count, last) in
+                [(1024, 1024, Some(0)), (1023, 1023, Some(322)), (700, 635, None), (700, 636, Some(635))]
+            {
+                assert_eq!(set.last(from.plus(end), count), last, "{count} before {end}");
+            }
+            for (begin, count, left) in
+                [(0, 1024, 0), (1, 1, 5), (2, 61, 6), (2, 62, 5), (63, 638, 3), (64, 960, 3)]
+            {
+                let mut some = set;
+                some.clear_run(from.plus(begin), count);
+                assert_eq!(some.slots().count(), left, "{count} from {begin} on");
+            }
         }
     }
 }

@@ -1,11 +1,12 @@
 //! One send request on its way: what it looks like in packets.
 
-use masq_types::{Mtu, Psn, WireQpn};
+use masq_types::{Mtu, Psn};
 use masq_wire::{
     AtomicEthRepr, BeforeRepr, Extension, Ieth, Opcode, PacketRepr, Position, RethRepr, Transport, XrcEth,
 };
 
 use super::env::{Cause, Env, LocalAccess, MemoryFault, SendOp, SendWork, Sge, Status};
+use super::link::Link;
 use super::{Attributes, QpConfig};
 
 /// Why a request cannot be carried out, or was not.
@@ -136,14 +137,12 @@ impl Request {
         self.first.plus(self.packets)
     }
 
-    /// Which packet to send at place `index`. A READ is asked for in pieces of `read_packets`, whose bounds
-    /// do not depend on where a repetition begins, so that a repetition never spans two requests
-    /// that the responder has seen.
-    pub(super) fn piece(&self, index: u32, mtu: Mtu, read_packets: u32) -> Piece {
+    /// Which packet to send at place `index`; of a READ, it asks for `most` packets at most.
+    pub(super) fn piece(&self, index: u32, mtu: Mtu, most: u32) -> Piece {
         let offset = index * mtu.bytes();
         let rest = self.len.saturating_sub(offset);
         let packets = match self.work.op {
-            SendOp::Read => (read_packets - index % read_packets).min(self.packets - index),
+            SendOp::Read => most.clamp(1, self.packets - index),
             _ => 1,
         };
         let is_fetch = self.work.op.is_fetch();
@@ -152,45 +151,14 @@ impl Request {
         Piece { index, packets, offset, payload, begins, ends, is_fetch }
     }
 
-    /// The same for what is sent again from `index` on, but of a READ no more than `most` PSNs.
-    pub(super) fn piece_again(&self, index: u32, mtu: Mtu, read_packets: u32, most: u32) -> Piece {
-        let piece = self.piece(index, mtu, read_packets);
-        let packets = piece.packets.min(most.max(1));
-        Piece { packets, ends: index + packets == self.packets, ..piece }
-    }
-
-    /// Where the packet begins that `index` is sent with: that of a READ asks for several.
-    pub(super) fn piece_start(&self, index: u32, read_packets: u32) -> u32 {
-        if self.work.op == SendOp::Read { index - index % read_packets } else { index }
-    }
-
-    /// Where the piece ends that `index` belongs to.
-    pub(super) fn piece_end(&self, index: u32, read_packets: u32) -> u32 {
-        match self.work.op {
-            SendOp::Read => (index - index % read_packets + read_packets).min(self.packets),
-            _ => index + 1,
-        }
-    }
-
-    /// Whether the answer to the READ request that `index` belongs to ends there.
-    pub(super) fn ends_read_piece(&self, index: u32, read_packets: u32) -> bool {
-        index + 1 == self.packets || (index + 1).is_multiple_of(read_packets)
-    }
-
     /// Bytes of the message at place `index`, in one packet.
     pub(super) fn bytes_at(&self, index: u32, mtu: Mtu) -> u32 {
         self.len.saturating_sub(index * mtu.bytes()).min(mtu.bytes())
     }
 
     /// The headers of `piece`, AckReq and pad aside.
-    pub(super) fn headers(
-        &self,
-        piece: &Piece,
-        mtu: Mtu,
-        transport: Transport,
-        remote: WireQpn,
-    ) -> PacketRepr {
-        let work = &self.work;
+    pub(super) fn headers(&self, piece: &Piece, link: &Link<'_>) -> PacketRepr {
+        let (work, transport, mtu) = (&self.work, link.config.transport(), link.mtu());
         let position = Position::of(piece.begins, piece.ends);
         let reth = |va: u64, dma_len| RethRepr { va, rkey: work.rkey, dma_len };
         let atomic = |swap_or_add, compare| AtomicEthRepr {
@@ -249,7 +217,10 @@ impl Request {
             (SendOp::Read, _) => {
                 let bytes = piece.packets.saturating_mul(mtu.bytes()).min(self.len - piece.offset);
                 let va = work.remote_addr.wrapping_add(piece.offset.into());
-                (Opcode::RC_READ_REQUEST, Extension::Reth(reth(va, bytes)))
+                let goes_on = work.is_chunk || !piece.ends;
+                let tells = goes_on && transport == Transport::Rc && link.times_reads();
+                let opcode = if tells { Opcode::MASQ_READ_PART } else { Opcode::RC_READ_REQUEST };
+                (opcode, Extension::Reth(reth(va, bytes)))
             }
             (SendOp::CmpSwap, _) => {
                 (Opcode::RC_CMP_SWAP, Extension::Atomic(atomic(work.swap, work.compare_add)))
@@ -260,7 +231,7 @@ impl Request {
         };
         let psn = self.first.plus(piece.index);
         let opcode = if opcode.is_manufacturer() { opcode } else { opcode.over(transport) };
-        let mut repr = PacketRepr::new(opcode, remote, psn, ext);
+        let mut repr = PacketRepr::new(opcode, link.attributes.remote_qpn, psn, ext);
         repr.xrc = (transport == Transport::Xrc).then(|| XrcEth::new(work.srqn));
         let solicits = !matches!(work.op, SendOp::Write | SendOp::Steer) && !work.op.is_fetch();
         repr.bth.solicited = work.solicited && solicits && piece.ends;
@@ -270,7 +241,8 @@ impl Request {
 
 #[cfg(test)]
 mod tests {
-    use masq_types::{Lkey, Rkey};
+    use masq_driver::{QpState, QpType};
+    use masq_types::{Features, Lkey, Rkey};
     use masq_wire::{ImmDt, Kind, Tail};
 
     use super::*;
@@ -290,12 +262,31 @@ mod tests {
         Request { work, first: Psn::new(0xff_ffff), packets, len, failure: None, carried_out: false }
     }
 
+    /// What a link is made of.
+    struct Parts(QpConfig, Attributes);
+
+    impl Parts {
+        fn new(mtu: Mtu, qp_type: QpType, features: Features) -> Self {
+            let attributes = Attributes { path_mtu: mtu, features, ..Attributes::default() };
+            Self(QpConfig { qp_type, ..QpConfig::default() }, attributes)
+        }
+
+        fn rc(mtu: Mtu) -> Self {
+            Self::new(mtu, QpType::Rc, Features::NONE)
+        }
+
+        fn link(&self) -> Link<'_> {
+            Link { config: &self.0, attributes: &self.1, state: QpState::Rts }
+        }
+    }
+
     fn headers(r: &Request, mtu: Mtu, read_packets: u32) -> Vec<(PacketRepr, usize)> {
+        let parts = Parts::rc(mtu);
         let mut index = 0;
         let mut all = Vec::new();
         while index < r.packets {
             let piece = r.piece(index, mtu, read_packets);
-            all.push((r.headers(&piece, mtu, Transport::Rc, WireQpn::from_wire(3)), piece.payload));
+            all.push((r.headers(&piece, &parts.link()), piece.payload));
             index += piece.packets;
         }
         all
@@ -352,15 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_asked_for_in_fixed_pieces() {
+    fn reads_are_asked_for_in_pieces() {
         let mtu = Mtu::B256;
         let r = request(SendOp::Read, 256 * 5 + 1, mtu);
+        let parts = Parts::rc(mtu);
         let ranges = |from: u32| {
             let mut index = from;
             let mut all = Vec::new();
             while index < r.packets {
                 let piece = r.piece(index, mtu, 4);
-                let repr = r.headers(&piece, mtu, Transport::Rc, WireQpn::from_wire(3));
+                let repr = r.headers(&piece, &parts.link());
                 let reth = *repr.ext.reth().unwrap();
                 all.push((reth.va - 0x1000, reth.dma_len));
                 index += piece.packets;
@@ -368,9 +360,8 @@ mod tests {
             all
         };
         assert_eq!(ranges(0), [(0, 1024), (1024, 257)]);
-        assert_eq!(ranges(3), [(768, 256), (1024, 257)]);
+        assert_eq!(ranges(3), [(768, 513)]);
         assert_eq!(ranges(5), [(1280, 1)]);
-        assert_eq!([2, 3, 4, 5].map(|i| r.ends_read_piece(i, 4)), [false, true, false, true]);
         assert_eq!(headers(&request(SendOp::Read, 0, mtu), mtu, 4).len(), 1);
     }
 
@@ -378,14 +369,14 @@ mod tests {
     #[test]
     fn transports_differ_in_opcodes() {
         let mtu = Mtu::B256;
+        let parts = [QpType::Rc, QpType::Uc, QpType::XrcIni].map(|t| Parts::new(mtu, t, Features::NONE));
         for op in [SendOp::Send, SendOp::SendImm, SendOp::Write, SendOp::WriteImm] {
             for len in [0, 256, 600] {
                 let mut r = request(op, len, mtu);
                 r.work.srqn = 0x12_3456;
                 for index in 0..r.packets {
                     let piece = r.piece(index, mtu, 64);
-                    let of = |transport| r.headers(&piece, mtu, transport, WireQpn::from_wire(3));
-                    let [rc, uc, xrc] = [Transport::Rc, Transport::Uc, Transport::Xrc].map(of);
+                    let [rc, uc, xrc] = [0, 1, 2].map(|i| r.headers(&piece, &parts[i].link()));
                     assert_eq!(uc.bth.opcode, rc.bth.opcode.over(Transport::Uc));
                     assert_eq!((uc.xrc, uc.ext, xrc.ext), (None, rc.ext, rc.ext));
                     assert_eq!(xrc.xrc.map(XrcEth::srq), Some(0x12_3456));
@@ -396,6 +387,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Who can tell is told behind which requests a READ goes on.
+    #[test]
+    fn parts_of_reads_are_named() {
+        let mtu = Mtu::B256;
+        let opcodes = |qp_type, features, is_chunk| {
+            let parts = Parts::new(mtu, qp_type, features);
+            let mut r = request(SendOp::Read, 256 * 5, mtu);
+            r.work.is_chunk = is_chunk;
+            [0, 3].map(|index| r.headers(&r.piece(index, mtu, 3), &parts.link()).bth.opcode)
+        };
+        let (plain, part) = (Opcode::RC_READ_REQUEST, Opcode::MASQ_READ_PART);
+        assert_eq!(opcodes(QpType::Rc, Features::SELECTIVE, true), [plain; 2]);
+        assert_eq!(opcodes(QpType::Rc, Features::TIMED_READS, false), [part, plain]);
+        assert_eq!(opcodes(QpType::Rc, Features::TIMED_READS, true), [part; 2]);
+        assert_eq!(opcodes(QpType::XrcIni, Features::TIMED_READS, false), [Opcode::XRC_READ_REQUEST; 2]);
     }
 
     #[test]

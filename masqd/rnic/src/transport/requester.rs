@@ -312,13 +312,14 @@ impl Requester {
         if work.op.is_fetch() && self.fetches >= u32::from(link.attributes.max_rd_atomic) {
             return None;
         }
-        let piece = request.piece(index, mtu, config.read_packets);
+        let most = if work.op == SendOp::Read { self.read_packets(link, request.packets - index) } else { 1 };
+        let piece = request.piece(index, mtu, most);
         let before = self.inflight.on_their_way();
         let after = before + piece.packets;
         if before > 0 && after > config.window_packets {
             return None;
         }
-        let mut repr = request.headers(&piece, mtu, config.transport(), link.attributes.remote_qpn);
+        let mut repr = request.headers(&piece, link);
         // The packet that fills the window must ask: nothing comes after it that could.
         repr.bth.ack_req = link.is_reliable()
             && (piece.ends
@@ -341,7 +342,7 @@ impl Requester {
         let una = self.inflight.una();
         let on_their_way = self.inflight.on_their_way();
         let psn = packet.repr.bth.psn;
-        if packet.info.kind == Kind::SelectiveAck && link.can_repair() {
+        if packet.info.kind == Kind::SelectiveAck {
             self.selective_acknowledgement(counters, packet);
             let before = (una, on_their_way);
             return self.answers_heard(link, now, env, counters, before, packet, receipt, Ok(()));
@@ -473,11 +474,11 @@ impl Requester {
         if !self.settle(link, env, counters, psn) {
             return self.answer_came_early(link, env, counters, packet);
         }
-        let (mtu, read_packets) = (link.mtu(), link.config.read_packets);
+        let mtu = link.mtu();
         let Some(front) = self.inflight.front() else { return Ok(()) };
         let index = psn.since(front.first);
         // Where a gap is filled, its last packet is the answer's last.
-        let ends_piece = front.ends_read_piece(index, read_packets);
+        let ends_piece = self.inflight.ends_piece(psn);
         let fits = front.work.op == SendOp::Read
             && is_ack(packet)
             && (packet.info.position.ends() == ends_piece || link.is_selective())
@@ -594,7 +595,6 @@ impl Requester {
 
     pub(super) fn handle_timeout<E: Env>(
         &mut self,
-        link: &Link<'_>,
         now: Time,
         env: &mut E,
         counters: &mut Counters,
@@ -607,7 +607,7 @@ impl Requester {
                 self.flow.timed_out(now);
                 self.go_back();
             }
-            Ok(false) if self.probe.handle_timeout(now) => self.doubt(link),
+            Ok(false) if self.probe.handle_timeout(now) => self.doubt(),
             Ok(false) => {}
             Err(Exhausted) => return self.give_up(env, counters),
         }
@@ -633,7 +633,7 @@ impl Requester {
             self.flow.timed_out(now);
             self.go_back();
         } else if self.probe.handle_timeout(now) {
-            self.doubt(link);
+            self.doubt();
         }
     }
 
@@ -645,7 +645,7 @@ impl Requester {
         let expired = self.retry.change_path(now, link.attributes, link.ack_timeout());
         if link.is_selective() && !expired {
             self.probe.hurry();
-            self.doubt(link);
+            self.doubt();
         } else {
             self.flow.timed_out(now);
             self.go_back();

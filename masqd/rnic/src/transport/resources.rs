@@ -6,6 +6,7 @@ use masq_types::{Mtu, Psn, Rkey};
 use masq_wire::{Msn, RethRepr};
 
 use super::request::packets_of;
+use super::time::Time;
 
 /// A READ or an atomic that was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) struct Resource {
     pub(super) served: Served,
     /// The message sequence number after it.
     pub(super) msn: Msn,
+    /// When this host received the request, or at the latest.
+    received: Time,
     /// Responses that are still to be sent.
     sending: Option<Sending>,
     /// Its responses have been sent once.
@@ -26,7 +29,8 @@ pub(super) struct Resource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
     /// The data is read when it is sent; by an XRC target, as the shared receive queue `srqn` sees memory.
-    Read { rkey: Rkey, va: u64, len: u32, srqn: u32 },
+    /// Its message may go on behind it.
+    Read { rkey: Rkey, va: u64, len: u32, srqn: u32, goes_on: bool },
     /// The value before the atomic.
     Atomic { original: u64 },
 }
@@ -49,6 +53,10 @@ pub(super) struct Response {
     pub(super) begins: bool,
     pub(super) ends: bool,
     pub(super) body: Body,
+    /// When this host received the request.
+    pub(super) received: Time,
+    /// The message ends with it, as far as the request told.
+    pub(super) ends_message: bool,
     /// It answers a repetition.
     pub(super) repeated: bool,
 }
@@ -101,7 +109,7 @@ impl Resources {
     }
 
     /// Keeps a READ or atomic that was executed, and begins to answer it.
-    pub(super) fn push(&mut self, first: Psn, served: Served, msn: Msn, mtu: Mtu) -> u32 {
+    pub(super) fn push(&mut self, first: Psn, served: Served, msn: Msn, mtu: Mtu, received: Time) -> u32 {
         let len = match served {
             Served::Read { len, .. } => len,
             Served::Atomic { .. } => 0,
@@ -113,6 +121,7 @@ impl Resources {
             packets,
             served,
             msn,
+            received,
             sending: Some(sending),
             answered: false,
         });
@@ -194,12 +203,15 @@ impl Resources {
                 Body::Data { rkey, va: va.wrapping_add(offset.into()), len, srqn }
             }
         };
+        let ends = sending.next + 1 == sending.end;
         Some(Response {
             psn: resource.first.plus(sending.next),
             msn: resource.msn,
             begins: sending.next == sending.begin,
-            ends: sending.next + 1 == sending.end,
+            ends,
             body,
+            received: resource.received,
+            ends_message: ends && !matches!(resource.served, Served::Read { goes_on: true, .. }),
             repeated: resource.answered || gap.is_some(),
         })
     }
@@ -249,7 +261,7 @@ mod tests {
     const MTU: Mtu = Mtu::B256;
 
     fn read(va: u64, len: u32) -> Served {
-        Served::Read { rkey: Rkey(1), va, len, srqn: 0 }
+        Served::Read { rkey: Rkey(1), va, len, srqn: 0, goes_on: false }
     }
 
     fn drain(r: &mut Resources) -> Vec<(u32, bool, bool)> {
@@ -265,8 +277,8 @@ mod tests {
     fn responses_come_in_the_order_of_psns() {
         let mut r = Resources::default();
         r.make_room(4).unwrap();
-        assert_eq!(r.push(Psn::new(10), read(0, 257), Msn::new(1), MTU), 2);
-        r.push(Psn::new(12), Served::Atomic { original: 5 }, Msn::new(2), MTU);
+        assert_eq!(r.push(Psn::new(10), read(0, 257), Msn::new(1), MTU, Time::ZERO), 2);
+        r.push(Psn::new(12), Served::Atomic { original: 5 }, Msn::new(2), MTU, Time::ZERO);
         assert_eq!(drain(&mut r), [(10, true, false), (11, false, true), (12, true, true)]);
         assert!(r.repeat_atomic(Psn::new(12), false));
         assert!(r.repeat_read(Psn::new(11), &RethRepr { va: 256, rkey: Rkey(1), dma_len: 1 }, MTU, false));
@@ -277,7 +289,7 @@ mod tests {
     #[test]
     fn a_repetition_must_be_one() {
         let mut r = Resources::default();
-        r.push(Psn::new(10), read(0, 512), Msn::new(1), MTU);
+        r.push(Psn::new(10), read(0, 512), Msn::new(1), MTU, Time::ZERO);
         drain(&mut r);
         let reth = |va, dma_len| RethRepr { va, rkey: Rkey(1), dma_len };
         assert!(!r.repeat_read(Psn::new(9), &reth(0, 512), MTU, false), "not kept");
@@ -296,8 +308,8 @@ mod tests {
     fn gaps_are_filled_one_after_the_other() {
         let reth = |va, dma_len| RethRepr { va, rkey: Rkey(1), dma_len };
         let mut r = Resources::default();
-        r.push(Psn::new(10), read(0, 1024), Msn::new(1), MTU);
-        r.push(Psn::new(14), Served::Atomic { original: 5 }, Msn::new(2), MTU);
+        r.push(Psn::new(10), read(0, 1024), Msn::new(1), MTU, Time::ZERO);
+        r.push(Psn::new(14), Served::Atomic { original: 5 }, Msn::new(2), MTU, Time::ZERO);
         r.sent();
         r.sent();
         for (psn, va, len) in [(13, 768, 256), (10, 0, 256), (10, 0, 256), (11, 256, 512)] {
@@ -324,7 +336,7 @@ mod tests {
     fn unanswered_ones_stay() {
         let mut r = Resources::default();
         assert_eq!(r.make_room(0), Err(TooMany));
-        r.push(Psn::new(10), read(0, 1), Msn::new(1), MTU);
+        r.push(Psn::new(10), read(0, 1), Msn::new(1), MTU, Time::ZERO);
         assert_eq!(r.make_room(1), Err(TooMany));
         drain(&mut r);
         assert!(r.repeat_read(Psn::new(10), &RethRepr { va: 0, rkey: Rkey(1), dma_len: 1 }, MTU, false));

@@ -7,7 +7,7 @@ mod unreliable;
 use masq_driver::{QpFault, QpState};
 use masq_types::{Psn, Rkey};
 use masq_wire::{
-    AethRepr, ArrivedRepr, AtomicAckEthRepr, Credits, Extension, Ieth, Kind, Msn, NakCode, Opcode,
+    AethRepr, ArrivedRepr, AtomicAckEthRepr, Credits, Extension, HoldRepr, Ieth, Kind, Msn, NakCode, Opcode,
     PacketRepr, Parsed, Position, Syndrome, Tail, XrcEth,
 };
 
@@ -424,8 +424,10 @@ impl Responder {
             env.check_remote(source, RemoteAccess::Read)?;
         }
         self.message_done();
-        let served = Served::Read { rkey: reth.rkey, va: reth.va, len: reth.dma_len, srqn: self.srqn };
-        Ok(self.resources.push(self.expected, served, self.msn, link.mtu()))
+        let goes_on = packet.info.opcode == Opcode::MASQ_READ_PART;
+        let served =
+            Served::Read { rkey: reth.rkey, va: reth.va, len: reth.dma_len, srqn: self.srqn, goes_on };
+        Ok(self.resources.push(self.expected, served, self.msn, link.mtu(), self.newest))
     }
 
     fn execute_atomic<E: Env>(
@@ -452,7 +454,7 @@ impl Responder {
         };
         let original = env.atomic_remote(atomic.rkey, atomic.va, op)?;
         self.message_done();
-        Ok(self.resources.push(self.expected, Served::Atomic { original }, self.msn, link.mtu()))
+        Ok(self.resources.push(self.expected, Served::Atomic { original }, self.msn, link.mtu(), self.newest))
     }
 
     fn make_room(&mut self, link: &Link<'_>) -> Result<(), Refusal> {
@@ -514,7 +516,7 @@ impl Responder {
         batch: &mut Batch<'_>,
     ) -> Result<(), Broken> {
         while let Some(response) = self.resources.next_response(link.mtu()) {
-            let repr = response_headers(&response, link);
+            let repr = response_headers(&response, link, now);
             let source = match response.body {
                 Body::Data { rkey, va, len, .. } if len > 0 => Some(RemoteRange { rkey, va, len }),
                 _ => None,
@@ -546,7 +548,7 @@ impl Responder {
                     self.flow.sent(now, costs);
                     self.unacknowledged = 0;
                     counters.sent_pkts += 1;
-                    let whole = response.ends && !response.repeated && source.is_some();
+                    let whole = response.ends_message && !response.repeated && source.is_some();
                     counters.sent_msgs += u64::from(whole && !link.config.takes_parts);
                 }
                 // A repetition may come when the application has the data and the region is gone.
@@ -681,11 +683,25 @@ fn access_refused(fault: MemoryFault) -> (NakCode, Broken) {
     (code, Broken { fault: Some(fault), reason })
 }
 
-fn response_headers(response: &Response, link: &Link<'_>) -> PacketRepr {
+fn response_headers(response: &Response, link: &Link<'_>, now: Time) -> PacketRepr {
     let aeth = AethRepr { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: response.msn };
     let (opcode, ext) = match response.body {
         Body::Value(original) => {
             (Opcode::RC_ATOMIC_ACK, Extension::AethAtomicAck(aeth, AtomicAckEthRepr { original }))
+        }
+        Body::Data { .. } if response.begins && link.times_reads() => {
+            let opcode = if response.ends {
+                Opcode::MASQ_READ_RESPONSE_ONLY
+            } else {
+                Opcode::MASQ_READ_RESPONSE_FIRST
+            };
+            let held = HoldRepr::from(now.since(response.received));
+            return PacketRepr::new(
+                opcode,
+                link.attributes.remote_qpn,
+                response.psn,
+                Extension::AethHold(aeth, held),
+            );
         }
         Body::Data { .. } => match Position::of(response.begins, response.ends) {
             Position::First => (Opcode::RC_READ_RESPONSE_FIRST, Extension::Aeth(aeth)),

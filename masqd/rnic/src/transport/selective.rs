@@ -154,11 +154,11 @@ impl Recovery {
     ///
     /// Of what asks for no data, each place is looked at once, when something newer has arrived: what is needed then is lost, what is not will not be needed again,
     /// unless the peer lets go of what it kept. Whether the data of a READ is missing shows later than that.
-    pub(super) fn find_lost(&mut self, inflight: &Inflight, read_packets: u32) {
+    pub(super) fn find_lost(&mut self, inflight: &Inflight) {
         let missed = self.last.wrapping_sub(self.seen) as usize >= PLACES;
         if self.look_at_all || missed || inflight.has_fetch() {
             self.look_at_all = false;
-            self.mark_lost(inflight, read_packets, |r, psn| is_newer(r.newest, r.order[slot(psn)]));
+            self.mark_lost(inflight, |r, psn| is_newer(r.newest, r.order[slot(psn)]));
         } else {
             let (una, sent) = (inflight.una(), inflight.on_their_way());
             while self.seen != self.newest {
@@ -174,22 +174,22 @@ impl Recovery {
     }
 
     /// Takes all gaps that are known for lost again: what was sent to fill them has had time enough.
-    pub(super) fn doubt(&mut self, inflight: &Inflight, read_packets: u32) {
+    pub(super) fn doubt(&mut self, inflight: &Inflight) {
         let una = inflight.una();
         let sent = inflight.on_their_way();
         let furthest = (0..sent).rev().find(|place| self.there.has(una.plus(*place)));
         let known = furthest.unwrap_or(0).max(self.heard.since(una));
-        self.mark_lost(inflight, read_packets, |_, psn| psn.since(una) < known);
+        self.mark_lost(inflight, |_, psn| psn.since(una) < known);
     }
 
-    fn mark_lost(&mut self, inflight: &Inflight, read_packets: u32, is_late: impl Fn(&Self, Psn) -> bool) {
+    fn mark_lost(&mut self, inflight: &Inflight, is_late: impl Fn(&Self, Psn) -> bool) {
         let una = inflight.una();
         let mut place = 0;
         for request in inflight.requests() {
             let end = request.end().since(una).min(inflight.on_their_way());
             while place < end {
                 let psn = una.plus(place);
-                if is_late(self, psn) && self.is_needed(una, request, psn, read_packets) {
+                if is_late(self, psn) && self.is_needed(inflight, request, psn) {
                     self.lost.set(psn);
                 }
                 place += 1;
@@ -201,12 +201,13 @@ impl Recovery {
     }
 
     /// Whether `psn` of `request` has to arrive yet, there or here.
-    fn is_needed(&self, una: Psn, request: &Request, psn: Psn, read_packets: u32) -> bool {
+    fn is_needed(&self, inflight: &Inflight, request: &Request, psn: Psn) -> bool {
+        let una = inflight.una();
         let done = psn.since(una) < self.heard.since(una);
         if done {
             return request.work.op.is_fetch() && !self.answers.has(una, psn);
         }
-        !self.there.has(request.first.plus(request.piece_start(psn.since(request.first), read_packets)))
+        !self.there.has(inflight.piece_start(request, psn))
     }
 
     /// The first PSN to send again, and how many lost ones there are from there on without a gap, one or more.
@@ -219,11 +220,11 @@ impl Recovery {
     }
 
     /// The last PSN on its way that is needed yet, and can be sent again.
-    pub(super) fn last_needed(&self, inflight: &Inflight, read_packets: u32) -> Option<Psn> {
+    pub(super) fn last_needed(&self, inflight: &Inflight) -> Option<Psn> {
         let una = inflight.una();
         (0..inflight.on_their_way()).rev().map(|place| una.plus(place)).find(|psn| {
             let sendable = inflight.find(*psn).filter(|(_, r)| r.failure.is_none());
-            sendable.is_some_and(|(_, r)| self.is_needed(una, r, *psn, read_packets))
+            sendable.is_some_and(|(_, r)| self.is_needed(inflight, r, *psn))
         })
     }
 

@@ -10,8 +10,9 @@ fn inflight(requests: &[(SendOp, u32)]) -> Inflight {
     q.start(FIRST);
     for &(op, packets) in requests {
         q.push(SendWork { op, ..SendWork::default() }, packets, packets, None);
-        for _ in 0..packets {
-            q.advance(1);
+        let piece = if op == SendOp::Read { READ_PACKETS } else { 1 };
+        for sent in (0..packets).step_by(piece as usize) {
+            q.advance(piece.min(packets - sent));
         }
     }
     q
@@ -23,7 +24,7 @@ const READ_PACKETS: u32 = 4;
 fn hear(r: &mut Recovery, q: &Inflight, heard: u32, places: &[u32]) {
     let bitmap = ArrivedRepr::of(places.iter().copied());
     r.hear(q, FIRST.plus(heard), Some(Arrived::new(bitmap.bytes())));
-    r.find_lost(q, READ_PACKETS);
+    r.find_lost(q);
 }
 
 /// Sends again what is lost, and returns it.
@@ -58,9 +59,9 @@ fn doubt_takes_all_gaps_for_lost_and_nothing_else() {
     let mut r = Recovery::new(&q);
     hear(&mut r, &q, 10, &[0, 5]);
     assert_eq!(resend(&mut r, &q), [(10, 1), (12, 4)]);
-    r.doubt(&q, READ_PACKETS);
+    r.doubt(&q);
     assert_eq!(resend(&mut r, &q), [(10, 1), (12, 4)]);
-    assert_eq!(r.last_needed(&q, READ_PACKETS), Some(FIRST.plus(39)));
+    assert_eq!(r.last_needed(&q), Some(FIRST.plus(39)));
 }
 
 /// A READ request is one packet, and its answers are several.
@@ -76,13 +77,13 @@ fn reads_are_needed_until_their_answers_have_come() {
         "no answer of the first has come, and the second has not arrived"
     );
     r.answered(&q, FIRST.plus(5), FIRST.plus(8));
-    r.find_lost(&q, READ_PACKETS);
+    r.find_lost(&q);
     assert_eq!((r.heard().since(FIRST), resend(&mut r, &q)), (8, vec![(0, 5)]));
     q.acknowledge(FIRST.plus(7));
     r.pass(FIRST, FIRST.plus(7));
     r.hear(&q, FIRST.plus(10), None);
-    r.find_lost(&q, READ_PACKETS);
-    assert_eq!(r.last_needed(&q, READ_PACKETS), Some(FIRST.plus(7)));
+    r.find_lost(&q);
+    assert_eq!(r.last_needed(&q), Some(FIRST.plus(7)));
     q.acknowledge(FIRST.plus(10));
     r.pass(FIRST.plus(7), FIRST.plus(10));
     assert!(r.is_over(&q));
@@ -155,14 +156,14 @@ proptest! {
                         r.pass(before, una);
                     }
                 }
-                Step::Doubt => r.doubt(&q, READ_PACKETS),
+                Step::Doubt => r.doubt(&q),
             }
-            r.find_lost(&q, READ_PACKETS);
+            r.find_lost(&q);
             for place in 0..q.on_their_way() {
                 let psn = q.una().plus(place);
                 let (_, request) = q.find(psn).unwrap();
                 let late = is_newer(r.newest, r.order[slot(psn)]);
-                let needed = r.is_needed(q.una(), request, psn, READ_PACKETS);
+                let needed = r.is_needed(&q, request, psn);
                 prop_assert!(!late || !needed || r.lost.has(psn), "{psn} is overlooked");
             }
         }

@@ -33,10 +33,12 @@ impl Slow {
     }
 }
 
-/// What a flow keeps doing.
+/// What a flow keeps doing. Its data passes the slow link, whichever host asks for that.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Bytes of an RDMA WRITE.
+    /// RDMA WRITEs or READs.
+    pub op: SendOp,
+    /// Bytes of each.
     pub len: u32,
     /// How many are on their way.
     pub depth: usize,
@@ -45,20 +47,22 @@ pub struct Load {
 /// What has come of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// WRITEs that are done.
+    /// Messages that are done.
     pub messages: u64,
     /// Times that the local ACK timeout has expired.
     pub timeouts: u64,
-    /// Packets that were sent, and those that were sent again.
+    /// Packets that the requester has sent, and those that it has sent again.
     pub sent: u64,
     pub repeated: u64,
+    /// Packets that have passed the link or were lost before it.
+    pub passed: u64,
 }
 
-/// One pair, its requester on the first host and its responder on the second.
+/// One pair, whose requester is the first end: of WRITEs on the first host, of READs on the second.
 struct Flow {
     ends: [End; 2],
     load: Load,
-    /// When each WRITE that is on its way was posted.
+    /// When each message that is on its way was posted.
     posted: VecDeque<Time>,
     messages: u64,
     /// From post to completion of each.
@@ -129,7 +133,7 @@ impl Bottleneck {
             number: 0,
             rng: Seeded::new(seed),
         };
-        new.plan_turn(0, now);
+        (0..2).for_each(|host| new.plan_turn(host, now));
         new
     }
 
@@ -165,12 +169,14 @@ impl Bottleneck {
         let share = |flow: &Flow| {
             let c = flow.ends[0].qp.counters();
             let timeouts = c.local_ack_timeout_err;
-            Share { messages: flow.messages, timeouts, sent: c.sent_pkts, repeated: c.retransmitted_pkts }
+            let passed = flow.ends[flow.requester()].qp.counters().sent_pkts;
+            let (sent, repeated) = (c.sent_pkts, c.retransmitted_pkts);
+            Share { messages: flow.messages, timeouts, sent, repeated, passed }
         };
         self.flows.iter().map(share).collect()
     }
 
-    /// From post to completion of the WRITEs of a flow since this was asked last, the shortest first.
+    /// From post to completion of the messages of a flow since this was asked last, the shortest first.
     pub fn times(&mut self, flow: usize) -> Vec<Duration> {
         let mut times = std::mem::take(&mut self.flows[flow].times);
         times.sort_unstable();
@@ -203,7 +209,7 @@ impl Bottleneck {
     fn turn(&mut self, host: usize) {
         let now = self.now;
         for (at, train) in std::mem::take(&mut self.arrived[host]) {
-            let End { qp, world } = &mut self.flows[train.flow].ends[host];
+            let End { qp, world } = self.flows[train.flow].end(host);
             for datagram in &train.packets {
                 let packet = masq_wire::parse(datagram).expect("what is sent makes sense");
                 qp.handle_packet(now, world, &packet, Receipt::unmarked(at));
@@ -223,7 +229,7 @@ impl Bottleneck {
                 }
             }
         }
-        let next = self.flows.iter().filter_map(|f| f.ends[host].qp.poll_timeout()).min();
+        let next = self.flows.iter().filter_map(|f| f.ends[host ^ f.requester()].qp.poll_timeout()).min();
         if let Some(next) = next {
             self.plan_turn(host, next);
         }
@@ -274,9 +280,20 @@ impl Flow {
         Self { ends, load, posted: VecDeque::new(), messages: 0, times: Vec::new(), due: [true; 2] }
     }
 
+    /// The host that asks.
+    fn requester(&self) -> usize {
+        usize::from(self.load.op == SendOp::Read)
+    }
+
+    fn end(&mut self, host: usize) -> &mut End {
+        let end = host ^ self.requester();
+        &mut self.ends[end]
+    }
+
     /// Timers, completions and new requests. Returns whether there was anything.
     fn work(&mut self, host: usize, now: Time) -> bool {
-        let End { qp, world } = &mut self.ends[host];
+        let requests = self.requester() == host;
+        let End { qp, world } = self.end(host);
         let expired = qp.poll_timeout().is_some_and(|t| t <= now);
         if expired {
             qp.handle_timeout(now, world);
@@ -284,8 +301,9 @@ impl Flow {
         if !std::mem::take(&mut self.due[host]) && !expired {
             return false;
         }
+        let End { qp, world } = &mut self.ends[usize::from(!requests)];
         world.writes.clear();
-        if host == 0 {
+        if requests {
             for completion in std::mem::take(&mut world.completions) {
                 assert_eq!(completion.status, Status::Success, "a queue pair gave up");
                 let posted = self.posted.pop_front().expect("a completion of something");
@@ -294,7 +312,7 @@ impl Flow {
             }
             while self.posted.len() < self.load.depth {
                 self.posted.push_back(now);
-                world.post_send(send(SendOp::Write, self.messages, self.load.len));
+                world.post_send(send(self.load.op, self.messages, self.load.len));
             }
         }
         while qp.handle_work(now, world) {}
@@ -302,7 +320,7 @@ impl Flow {
     }
 
     fn transmit(&mut self, host: usize, now: Time) -> Option<Vec<Vec<u8>>> {
-        let End { qp, world } = &mut self.ends[host];
+        let End { qp, world } = self.end(host);
         let mut buf = Vec::new();
         let transmit = qp.poll_transmit(now, world, &mut buf, 64)?;
         Some(buf.chunks(transmit.segment_bytes).map(<[u8]>::to_vec).collect())

@@ -65,6 +65,9 @@ pub(super) const MIN_RATE: u64 = 1_000_000;
 /// which is 4 ms. The largest packet takes 0.7 ms.
 const MIN_ANSWER_RATE: u64 = 50_000_000;
 
+/// A READ of so many packets is not cut as long as the window holds it: whom it is asked of counts each request as a message.
+const SHORT_READ: u32 = 8;
+
 /// An algorithm. Moments never go back.
 trait CongestionControl {
     /// `bytes` have been sent, or asked of the peer.
@@ -193,6 +196,15 @@ impl Flow {
     pub(super) fn ack_every(&self, packet_bytes: u32, most: u32) -> u32 {
         let quarter = |window: u64| window / 4 / u64::from(packet_bytes.max(1));
         self.window_bytes().map_or(most, |w| u32::try_from(quarter(w)).unwrap_or(most).clamp(1, most.max(1)))
+    }
+
+    /// How many of the `rest` packets of `packet_bytes` that a READ still needs one request asks for, `most` or less, of a peer that answers `requests` of them at
+    /// once. What is short is asked for whole. Of what is longer, four requests fill the window, or as many as the peer answers, so that it moves on with each
+    /// answer, and none is longer than a queue has room for.
+    pub(super) fn read_packets(&self, packet_bytes: u32, rest: u32, most: u32, requests: u8) -> u32 {
+        let parts = if rest <= SHORT_READ { 1 } else { requests.clamp(1, 4) };
+        let share = |window: u64| window / u64::from(parts) / u64::from(packet_bytes.max(1));
+        self.window_bytes().map_or(most, |w| u32::try_from(share(w)).unwrap_or(most).clamp(1, most.max(1)))
     }
 
     fn window_bytes(&self) -> Option<u64> {

@@ -4,7 +4,7 @@
 //!
 //! - The delay is that of the fabric alone, where the peer tells how long it held a packet; what hosts need is no reason to send less. Of two measurements one
 //!   behind the other the smaller counts: a queue is in both, a thread that was preempted between a time stamp and its system call in one.
-//! - Where the peer does not tell (a stranger, or the answer to a READ) the delay says nothing: CNPs, losses and timeouts are left.
+//! - Where the peer does not tell (a stranger) the delay says nothing: CNPs, losses and timeouts are left.
 //! - One packet is timed at once, so the window changes about once per round trip; what it gains is counted by time, as in the paper.
 //! - It begins with a few packets, which double with each round trip far below the target (as TCP begins, RFC 5681 §3.1): of many that begin at once
 //!   with whole windows, some would hear nothing until their tries are used up. The whole window is no limit.

@@ -26,8 +26,7 @@ impl Requester {
         let most = link.ack_timeout();
         self.retry.sent(now, most);
         if link.is_selective() && self.probe.deadline().is_none() {
-            let front = self.inflight.front();
-            let trickles = front.is_some_and(|r| r.work.op.is_fetch() && r.first != self.inflight.una());
+            let trickles = self.inflight.is_within_piece();
             self.probe.sent(now, trickles, self.rtt.round_trip().map(|r| r.timeout), most);
         }
     }
@@ -83,8 +82,10 @@ impl Requester {
             counters.rx_dropped += 1;
             return Ok(());
         }
-        let index = psn.since(request.first);
-        let end = request.first.plus(request.piece_end(index, link.config.read_packets));
+        let end = match request.work.op {
+            SendOp::Read => self.inflight.piece_end(psn),
+            _ => psn.plus(1),
+        };
         recovery.answered(&self.inflight, psn, end);
         let room = env.may_keep(recovery.answers.bytes(), Reorder::bytes_for(packet));
         let kept = room && recovery.answers.keep(una, packet, || env.lend_buffer());
@@ -123,15 +124,15 @@ impl Requester {
         if recovery.is_over(&self.inflight) {
             self.recovery = None;
         } else {
-            recovery.find_lost(&self.inflight, link.config.read_packets);
+            recovery.find_lost(&self.inflight);
         }
         Ok(())
     }
 
     /// Nothing has been heard for so long that what was sent to fill gaps is probably lost, too.
-    pub(super) fn doubt(&mut self, link: &Link<'_>) {
+    pub(super) fn doubt(&mut self) {
         if let Some(recovery) = &mut self.recovery {
-            recovery.doubt(&self.inflight, link.config.read_packets);
+            recovery.doubt(&self.inflight);
         }
     }
 
@@ -159,9 +160,8 @@ impl Requester {
         if !self.probe.is_due {
             return Ok(true);
         }
-        let read_packets = link.config.read_packets;
-        while let Some(last) = self.last_to_send_again(read_packets) {
-            let psn = self.start_of(last, read_packets);
+        while let Some(last) = self.last_to_send_again() {
+            let psn = self.inflight.find(last).map_or(last, |(_, r)| self.inflight.piece_start(r, last));
             match self.send_again(link, now, env, counters, batch, psn, u32::MAX)? {
                 None => return Ok(false),
                 // That one fails when all before it is done; another may go.
@@ -178,20 +178,13 @@ impl Requester {
     }
 
     /// The last packet on its way that is needed yet, as far as that is known, and can be sent again.
-    fn last_to_send_again(&self, read_packets: u32) -> Option<Psn> {
+    fn last_to_send_again(&self) -> Option<Psn> {
         if let Some(recovery) = &self.recovery {
-            return recovery.last_needed(&self.inflight, read_packets);
+            return recovery.last_needed(&self.inflight);
         }
         let una = self.inflight.una();
         let sendable = |psn: &Psn| self.inflight.find(*psn).is_some_and(|(_, r)| r.failure.is_none());
         (0..self.inflight.on_their_way()).rev().map(|place| una.plus(place)).find(sendable)
-    }
-
-    /// Where the packet begins that asks for `psn`, as far as it is not acknowledged.
-    fn start_of(&self, psn: Psn, read_packets: u32) -> Psn {
-        let Some((_, request)) = self.inflight.find(psn) else { return psn };
-        let start = request.first.plus(request.piece_start(psn.since(request.first), read_packets));
-        if start.precedes(self.inflight.una()) { self.inflight.una() } else { start }
     }
 
     /// Sends the packet `psn` again, of a READ at most `most` PSNs from there on. Returns how many PSNs that took, or `None` when nothing can be sent now.
@@ -206,14 +199,15 @@ impl Requester {
         psn: Psn,
         most: u32,
     ) -> Result<Option<u32>, Broken> {
-        let (config, mtu) = (link.config, link.mtu());
+        let mtu = link.mtu();
         let Some((at, request)) = self.inflight.find(psn).filter(|(_, r)| r.failure.is_none()) else {
             // It fails when all before it is done.
             self.note_sent(psn, 1);
             return Ok(Some(0));
         };
-        let piece = request.piece_again(psn.since(request.first), mtu, config.read_packets, most);
-        let mut repr = request.headers(&piece, mtu, config.transport(), link.attributes.remote_qpn);
+        let to_end = self.inflight.piece_end(psn).since(psn);
+        let piece = request.piece(psn.since(request.first), mtu, most.min(to_end));
+        let mut repr = request.headers(&piece, link);
         repr.bth.ack_req = true;
         let bytes = repr.udp_payload_len(piece.payload);
         let costs = costs(link, &piece, bytes);

@@ -23,8 +23,8 @@ impl Requester {
     ) {
         let Some((piece, most)) = self.plan_run(link) else { return };
         let Some((request, _)) = self.inflight.current() else { return };
-        let (work, mtu) = (&request.work, link.mtu());
-        let repr = request.headers(&piece, mtu, link.config.transport(), link.attributes.remote_qpn);
+        let work = &request.work;
+        let repr = request.headers(&piece, link);
         let bytes = repr.udp_payload_len(piece.payload);
         let costs = costs(link, &piece, bytes);
         let most = batch.room_for(bytes).min(most as usize);
@@ -73,6 +73,6 @@ impl Requester {
         } else {
             to_end
         };
-        (most > 0).then(|| (request.piece(index, link.mtu(), config.read_packets), most))
+        (most > 0).then(|| (request.piece(index, link.mtu(), 1), most))
     }
 }

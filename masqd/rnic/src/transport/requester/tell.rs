@@ -42,6 +42,16 @@ impl Requester {
             self.tell_of_loss(now, self.inflight.una());
         }
     }
+
+    /// How many of the `rest` packets that a READ still needs its next request asks for: again no further than the first time.
+    pub(super) fn read_packets(&self, link: &Link<'_>, rest: u32) -> u32 {
+        let next = self.inflight.next();
+        if next != self.inflight.high() {
+            return self.inflight.piece_end(next).since(next);
+        }
+        let most = link.config.read_packets;
+        self.flow.read_packets(link.packet_bytes(), rest, most, link.attributes.max_rd_atomic)
+    }
 }
 
 /// Bytes that a packet, and what it asks for, take of the links.
