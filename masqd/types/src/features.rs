@@ -17,8 +17,8 @@ impl Features {
     pub const MULTIPATH: Features = Features(8);
     /// Ends of WRITEs with immediate data of which parts have come by other paths: the manufacturer opcodes 0xc9 and 0xca.
     pub const WRITE_ENDS: Features = Features(4);
-    /// READs whose answers tell how long the responder held the request, and whose requests tell that their message goes on behind them: the manufacturer
-    /// opcodes 0xcb to 0xcd.
+    /// READs whose requests tell that their message goes on behind them, and whose answers tell, when the request has AckReq set, how long the responder held
+    /// it: the manufacturer opcodes 0xcb to 0xcd.
     pub const TIMED_READS: Features = Features(16);
 
     /// The set with these bits.

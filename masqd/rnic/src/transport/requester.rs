@@ -320,9 +320,12 @@ impl Requester {
             return None;
         }
         let mut repr = request.headers(&piece, link);
-        // The packet that fills the window must ask: nothing comes after it that could.
+        let asks_for_time = work.op == SendOp::Read && link.times_reads();
+        // The packet that fills the window must ask: nothing comes after it that could. A READ is answered anyway; it asks how long it is held.
         repr.bth.ack_req = link.is_reliable()
-            && (piece.ends
+            && !(asks_for_time && self.rtt.is_timing())
+            && (asks_for_time
+                || piece.ends
                 || (index + 1) % self.flow.ack_every(link.packet_bytes(), config.ack_every) == 0
                 || after >= config.window_packets
                 || self.flow.is_filled_by(link.packet_bytes()));

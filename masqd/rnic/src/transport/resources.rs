@@ -18,8 +18,8 @@ pub(super) struct Resource {
     pub(super) served: Served,
     /// The message sequence number after it.
     pub(super) msn: Msn,
-    /// When this host received the request, or at the latest.
-    received: Time,
+    /// When this host received the READ, if the peer asks how long it is held.
+    asked_at: Option<Time>,
     /// Responses that are still to be sent.
     sending: Option<Sending>,
     /// Its responses have been sent once.
@@ -53,8 +53,8 @@ pub(super) struct Response {
     pub(super) begins: bool,
     pub(super) ends: bool,
     pub(super) body: Body,
-    /// When this host received the request.
-    pub(super) received: Time,
+    /// When this host received the READ, if the peer asks how long it was held.
+    pub(super) asked_at: Option<Time>,
     /// The message ends with it, as far as the request told.
     pub(super) ends_message: bool,
     /// It answers a repetition.
@@ -109,7 +109,14 @@ impl Resources {
     }
 
     /// Keeps a READ or atomic that was executed, and begins to answer it.
-    pub(super) fn push(&mut self, first: Psn, served: Served, msn: Msn, mtu: Mtu, received: Time) -> u32 {
+    pub(super) fn push(
+        &mut self,
+        first: Psn,
+        served: Served,
+        msn: Msn,
+        mtu: Mtu,
+        asked_at: Option<Time>,
+    ) -> u32 {
         let len = match served {
             Served::Read { len, .. } => len,
             Served::Atomic { .. } => 0,
@@ -121,7 +128,7 @@ impl Resources {
             packets,
             served,
             msn,
-            received,
+            asked_at,
             sending: Some(sending),
             answered: false,
         });
@@ -210,7 +217,7 @@ impl Resources {
             begins: sending.next == sending.begin,
             ends,
             body,
-            received: resource.received,
+            asked_at: resource.asked_at,
             ends_message: ends && !matches!(resource.served, Served::Read { goes_on: true, .. }),
             repeated: resource.answered || gap.is_some(),
         })
@@ -277,8 +284,8 @@ mod tests {
     fn responses_come_in_the_order_of_psns() {
         let mut r = Resources::default();
         r.make_room(4).unwrap();
-        assert_eq!(r.push(Psn::new(10), read(0, 257), Msn::new(1), MTU, Time::ZERO), 2);
-        r.push(Psn::new(12), Served::Atomic { original: 5 }, Msn::new(2), MTU, Time::ZERO);
+        assert_eq!(r.push(Psn::new(10), read(0, 257), Msn::new(1), MTU, None), 2);
+        r.push(Psn::new(12), Served::Atomic { original: 5 }, Msn::new(2), MTU, None);
         assert_eq!(drain(&mut r), [(10, true, false), (11, false, true), (12, true, true)]);
         assert!(r.repeat_atomic(Psn::new(12), false));
         assert!(r.repeat_read(Psn::new(11), &RethRepr { va: 256, rkey: Rkey(1), dma_len: 1 }, MTU, false));
@@ -289,7 +296,7 @@ mod tests {
     #[test]
     fn a_repetition_must_be_one() {
         let mut r = Resources::default();
-        r.push(Psn::new(10), read(0, 512), Msn::new(1), MTU, Time::ZERO);
+        r.push(Psn::new(10), read(0, 512), Msn::new(1), MTU, None);
         drain(&mut r);
         let reth = |va, dma_len| RethRepr { va, rkey: Rkey(1), dma_len };
         assert!(!r.repeat_read(Psn::new(9), &reth(0, 512), MTU, false), "not kept");
@@ -308,8 +315,8 @@ mod tests {
     fn gaps_are_filled_one_after_the_other() {
         let reth = |va, dma_len| RethRepr { va, rkey: Rkey(1), dma_len };
         let mut r = Resources::default();
-        r.push(Psn::new(10), read(0, 1024), Msn::new(1), MTU, Time::ZERO);
-        r.push(Psn::new(14), Served::Atomic { original: 5 }, Msn::new(2), MTU, Time::ZERO);
+        r.push(Psn::new(10), read(0, 1024), Msn::new(1), MTU, None);
+        r.push(Psn::new(14), Served::Atomic { original: 5 }, Msn::new(2), MTU, None);
         r.sent();
         r.sent();
         for (psn, va, len) in [(13, 768, 256), (10, 0, 256), (10, 0, 256), (11, 256, 512)] {
@@ -336,7 +343,7 @@ mod tests {
     fn unanswered_ones_stay() {
         let mut r = Resources::default();
         assert_eq!(r.make_room(0), Err(TooMany));
-        r.push(Psn::new(10), read(0, 1), Msn::new(1), MTU, Time::ZERO);
+        r.push(Psn::new(10), read(0, 1), Msn::new(1), MTU, None);
         assert_eq!(r.make_room(1), Err(TooMany));
         drain(&mut r);
         assert!(r.repeat_read(Psn::new(10), &RethRepr { va: 0, rkey: Rkey(1), dma_len: 1 }, MTU, false));

@@ -427,7 +427,8 @@ impl Responder {
         let goes_on = packet.info.opcode == Opcode::MASQ_READ_PART;
         let served =
             Served::Read { rkey: reth.rkey, va: reth.va, len: reth.dma_len, srqn: self.srqn, goes_on };
-        Ok(self.resources.push(self.expected, served, self.msn, link.mtu(), self.newest))
+        let asked_at = (packet.repr.bth.ack_req && link.times_reads()).then_some(self.newest);
+        Ok(self.resources.push(self.expected, served, self.msn, link.mtu(), asked_at))
     }
 
     fn execute_atomic<E: Env>(
@@ -454,7 +455,7 @@ impl Responder {
         };
         let original = env.atomic_remote(atomic.rkey, atomic.va, op)?;
         self.message_done();
-        Ok(self.resources.push(self.expected, Served::Atomic { original }, self.msn, link.mtu(), self.newest))
+        Ok(self.resources.push(self.expected, Served::Atomic { original }, self.msn, link.mtu(), None))
     }
 
     fn make_room(&mut self, link: &Link<'_>) -> Result<(), Refusal> {
@@ -685,23 +686,17 @@ fn access_refused(fault: MemoryFault) -> (NakCode, Broken) {
 
 fn response_headers(response: &Response, link: &Link<'_>, now: Time) -> PacketRepr {
     let aeth = AethRepr { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: response.msn };
+    if response.begins
+        && let Some(asked_at) = response.asked_at
+    {
+        let opcode =
+            if response.ends { Opcode::MASQ_READ_RESPONSE_ONLY } else { Opcode::MASQ_READ_RESPONSE_FIRST };
+        let ext = Extension::AethHold(aeth, HoldRepr::from(now.since(asked_at)));
+        return PacketRepr::new(opcode, link.attributes.remote_qpn, response.psn, ext);
+    }
     let (opcode, ext) = match response.body {
         Body::Value(original) => {
             (Opcode::RC_ATOMIC_ACK, Extension::AethAtomicAck(aeth, AtomicAckEthRepr { original }))
-        }
-        Body::Data { .. } if response.begins && link.times_reads() => {
-            let opcode = if response.ends {
-                Opcode::MASQ_READ_RESPONSE_ONLY
-            } else {
-                Opcode::MASQ_READ_RESPONSE_FIRST
-            };
-            let held = HoldRepr::from(now.since(response.received));
-            return PacketRepr::new(
-                opcode,
-                link.attributes.remote_qpn,
-                response.psn,
-                Extension::AethHold(aeth, held),
-            );
         }
         Body::Data { .. } => match Position::of(response.begins, response.ends) {
             Position::First => (Opcode::RC_READ_RESPONSE_FIRST, Extension::Aeth(aeth)),

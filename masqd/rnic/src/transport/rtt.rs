@@ -60,6 +60,11 @@ impl Rtt {
         self.timed.get_or_insert((end, now));
     }
 
+    /// Whether a packet is being timed.
+    pub(super) fn is_timing(&self) -> bool {
+        self.timed.is_some()
+    }
+
     /// Something is sent again.
     pub(super) fn forget(&mut self) {
         self.spoilt = self.spoilt.or(self.timed.take());
