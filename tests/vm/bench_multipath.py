@@ -80,7 +80,7 @@ def ucx(name, settings):
     return Transfer(name, f"{assignments(settings)} ucx_perftest -t tag_bw", run, 2)
 
 
-def alltoall(settings):
+def alltoall(name, settings):
     def run(place, size, count, paths):
         vms = place[1:]
         calls = count // 4 or 1
@@ -90,11 +90,12 @@ def alltoall(settings):
         if not found:
             raise Failed(vms[0], words, 0, said)
         return float(found[1])
-    return Transfer("mpi_alltoall", f"{assignments(settings)} mpirun -np 2 alltoall.py", run, 1)
+    return Transfer(name, f"{assignments(settings)} mpirun -np 2 alltoall.py", run, 1)
 
 
 TRANSFERS = [perftest("ib_write_bw", 2), perftest("ib_read_bw", 1), perftest("ib_send_bw", 2),
-             ucx("ucx_tag_bw_reads", READS), ucx("ucx_tag_bw_writes", WRITES), alltoall(READS)]
+             ucx("ucx_tag_bw_reads", READS), ucx("ucx_tag_bw_writes", WRITES),
+             alltoall("mpi_alltoall_reads", READS), alltoall("mpi_alltoall_writes", WRITES)]
 
 # Short messages: name of the figure, program, options, which number of its result line, the unit and its scale, and whether less is better.
 SHORT = [
