@@ -495,7 +495,7 @@ fn the_bytes_on_the_wire() {
     #[rustfmt::skip]
     let expected = [
         0x65, 0x70, 0xff, 0xff, 0, d0, d1, d2, 0, 0xff, 0xff, 0xff, // BTH: UD SEND Only with Immediate, pad 3
-        0x11, 0x11, 0x11, 0x11, 0, s0, s1, s2, // DETH
+        0x11, 0x11, 0x11, 0x11, 77, s0, s1, s2, // DETH, and the check of the addresses
         b'i', b'm', b'm', b'!',
         b'h', b'e', b'l', b'l', b'o', 0, 0, 0,
     ];

@@ -125,8 +125,8 @@ fn forge(f: &Forged, psn: Psn) -> Option<Vec<u8>> {
         Layout::AethAtomicAck => Extension::AethAtomicAck(aeth, AtomicAckEthRepr { original: va }),
         Layout::AethHold => Extension::AethHold(aeth, HoldRepr { nanos: f.rkey }),
         Layout::Atomic => Extension::Atomic(AtomicEthRepr { va, rkey, swap_or_add: 3, compare: 4 }),
-        Layout::Deth => Extension::Deth(DethRepr { qkey: 1, src_qp: qpn(0) }),
-        Layout::DethImm => Extension::DethImm(DethRepr { qkey: 1, src_qp: qpn(0) }, imm),
+        Layout::Deth => Extension::Deth(DethRepr { qkey: 1, src_qp: qpn(0), check: f.syndrome }),
+        Layout::DethImm => Extension::DethImm(DethRepr { qkey: 1, src_qp: qpn(0), check: f.syndrome }, imm),
         Layout::ImmBefore => Extension::ImmBefore(imm, BeforeRepr { bytes: f.dma_len }),
         Layout::RethImmBefore => Extension::RethImmBefore(reth, imm, BeforeRepr { bytes: f.rkey }),
     };

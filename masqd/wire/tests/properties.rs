@@ -29,7 +29,7 @@ fn aeth() -> impl Strategy<Value = AethRepr> {
 }
 
 fn deth() -> impl Strategy<Value = DethRepr> {
-    (any::<u32>(), qpn()).prop_map(|(qkey, src_qp)| DethRepr { qkey, src_qp })
+    (any::<u32>(), qpn(), any::<u8>()).prop_map(|(qkey, src_qp, check)| DethRepr { qkey, src_qp, check })
 }
 
 fn imm() -> impl Strategy<Value = ImmDt> {

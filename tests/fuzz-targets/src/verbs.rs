@@ -358,7 +358,7 @@ impl Hostile {
         let qkey = input.key(&[QKEY, QKEY, QKEY]);
         let len = 128 * input.below(3);
         let payload = input.exactly(len);
-        let deth = Extension::Deth(DethRepr { qkey, src_qp });
+        let deth = Extension::Deth(DethRepr { qkey, src_qp, check: 0 });
         let mut repr = PacketRepr::new(Opcode::UD_SEND_ONLY, to, Psn::new(input.u32()), deth);
         repr.set_payload_len(payload.len());
         let mut datagram = vec![0; MAX_HEADER_BYTES];

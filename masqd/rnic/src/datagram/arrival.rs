@@ -28,6 +28,8 @@ pub struct Incoming {
     pub source: IpAddr,
     /// The UDP source port.
     pub port: u16,
+    /// The check of the addresses that the sender means.
+    pub check: u8,
     /// The receiver.
     pub dest_qpn: WireQpn,
     /// The sender.
@@ -94,6 +96,7 @@ pub fn handle_packet(world: &mut World, at: LocalId, source: SocketAddr, packet:
         at,
         source: source.ip(),
         port: source.port(),
+        check: deth.check,
         dest_qpn: bth.dest_qp,
         src_qpn: deth.src_qp,
         qkey: deth.qkey,
@@ -171,7 +174,7 @@ fn admit(world: &mut World, incoming: &Incoming) -> Result<Admitted, NotAdmitted
     let here = vnic.addresses.iter().find(|(_, id)| *id == incoming.at).map(|(address, _)| *address);
     let addresses = match peer.is_stranger {
         true => meant_by_stranger(source, here, &peer.gids, own),
-        false => meant(incoming.port, source, &peer.gids, own),
+        false => meant(incoming.port, incoming.check, source, &peer.gids, own),
     };
     let (source, destination) = addresses.ok_or(NotAdmitted::Lost(Loss::RxNoGid))?;
     let verdict = peer.verdict_between(destination, source);

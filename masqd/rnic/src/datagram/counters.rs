@@ -34,7 +34,7 @@ losses! {
     RxUnknownPeer = "ud_rx_unknown_peer",
     /// The rules do not allow it to be received.
     RxDenied = "ud_rx_denied",
-    /// Its ends have no addresses of the same family.
+    /// Its ends have no addresses of the same family, or one of them does not know yet that the other's have changed.
     RxNoGid = "ud_rx_no_gid",
     /// Its Q_Key is not the receiver's.
     RxQkeyViolation = "ud_rx_qkey_violations",

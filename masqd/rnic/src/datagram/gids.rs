@@ -65,20 +65,41 @@ impl Places {
     }
 }
 
+/// No check: of senders that know of none.
+pub const UNCHECKED: u8 = 0;
+
+/// The check of the addresses that a sender means: for a moment the receiver may know other lists of addresses than the sender, in which their places stand for other
+/// addresses. Of those, one in 255 has the same check.
+pub fn check_of(source: Gid, destination: Gid) -> u8 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&source.0);
+    sum.update(&destination.0);
+    1 + (sum.finalize() % 255) as u8
+}
+
 /// The UDP source port towards those whom places say nothing.
 pub const PORT_TO_STRANGERS: u16 = PORT_BASE;
 
-/// The addresses (source, destination) of a datagram that came by this UDP source port from an underlay address of the family of
-/// `underlay`. A port that says nothing stands for the first address that each end has of that family, or else of the other. `None` when
-/// the ends have none of the same family.
-pub fn meant(port: u16, underlay: IpAddr, sources: &[Gid], destinations: &[Gid]) -> Option<(Gid, Gid)> {
+/// The addresses (source, destination) of a datagram that came by this UDP source port, with this check, from an underlay address of the family of
+/// `underlay`. Without a check, a port that says nothing stands for the first address that each end has of that family, or else of the other. `None` when
+/// the ends have none of the same family, or the sender means others.
+pub fn meant(
+    port: u16,
+    check: u8,
+    underlay: IpAddr,
+    sources: &[Gid],
+    destinations: &[Gid],
+) -> Option<(Gid, Gid)> {
     let said = || {
         let places = Places::of_port(port)?;
         let source = sources.get(usize::from(places.source))?;
         let destination = destinations.get(usize::from(places.destination))?;
         (source.ip().is_ipv4() == destination.ip().is_ipv4()).then_some((*source, *destination))
     };
-    said().or_else(|| first(underlay, sources, destinations))
+    match check {
+        UNCHECKED => said().or_else(|| first(underlay, sources, destinations)),
+        _ => said().filter(|(source, destination)| check_of(*source, *destination) == check),
+    }
 }
 
 /// The addresses (source, destination) of a datagram that another implementation has sent from the underlay address `source` to the one
@@ -140,14 +161,46 @@ mod tests {
         let (a, b) = (gids(&["fe80::1", "10.0.0.1", "10.0.0.2"]), gids(&["10.1.0.1", "fe80::2"]));
         let v4 = IpAddr::from([192, 0, 2, 1]);
         let v6: IpAddr = "2001:db8::1".parse().unwrap();
-        assert_eq!(meant(0xc040, v4, &a, &b), Some((a[2], b[0])));
-        assert_eq!(meant(0xc001, v4, &a, &b), Some((a[0], b[1])));
-        assert_eq!(meant(0xc000, v4, &a, &b), Some((a[1], b[0])), "of two families");
-        assert_eq!(meant(0xc3ff, v4, &a, &b), Some((a[1], b[0])), "not there");
-        assert_eq!(meant(4791, v6, &a, &b), Some((a[0], b[1])));
-        assert_eq!(meant(4791, v6, &a, &b[..1]), Some((a[1], b[0])), "the other family has to do");
-        assert_eq!(meant(4791, v4, &a[..1], &b[..1]), None);
-        assert_eq!(meant(0xc000, v4, &[], &[]), None);
+        assert_eq!(meant(0xc040, UNCHECKED, v4, &a, &b), Some((a[2], b[0])));
+        assert_eq!(meant(0xc001, UNCHECKED, v4, &a, &b), Some((a[0], b[1])));
+        assert_eq!(meant(0xc000, UNCHECKED, v4, &a, &b), Some((a[1], b[0])), "of two families");
+        assert_eq!(meant(0xc3ff, UNCHECKED, v4, &a, &b), Some((a[1], b[0])), "not there");
+        assert_eq!(meant(4791, UNCHECKED, v6, &a, &b), Some((a[0], b[1])));
+        assert_eq!(meant(4791, UNCHECKED, v6, &a, &b[..1]), Some((a[1], b[0])), "the other family has to do");
+        assert_eq!(meant(4791, UNCHECKED, v4, &a[..1], &b[..1]), None);
+        assert_eq!(meant(0xc000, UNCHECKED, v4, &[], &[]), None);
+    }
+
+    /// An address moves, and one end knows it first: what the other means is lost, and never goes by another name.
+    #[test]
+    fn what_the_other_end_knows_differently_is_lost() {
+        let v4 = IpAddr::from([192, 0, 2, 1]);
+        let (old, new, peer) = (gids(&["10.0.0.1", "10.0.0.9"]), gids(&["10.0.0.1"]), gids(&["10.0.0.2"]));
+        let sent = |source: Gid, sources: &[Gid], known: &[Gid]| {
+            let port = Places::find(source, sources, peer[0], &peer).unwrap().port();
+            meant(port, check_of(source, peer[0]), v4, known, &peer)
+        };
+        assert_eq!(sent(old[1], &old, &old), Some((old[1], peer[0])));
+        assert_eq!(sent(old[1], &old, &new), None, "no longer there");
+        let other = gids(&["10.0.0.7", "10.0.0.1"]);
+        assert_eq!(sent(old[0], &old, &other), None, "another stands in its place");
+        let there = |destination: Gid, known: &[Gid]| {
+            let port = Places::find(peer[0], &peer, destination, &old).unwrap().port();
+            meant(port, check_of(peer[0], destination), v4, &peer, known)
+        };
+        assert_eq!(there(old[1], &old), Some((peer[0], old[1])));
+        assert_eq!((there(old[1], &new), there(old[1], &other)), (None, None));
+    }
+
+    /// A part of what RNICs say to one another: it must not change.
+    #[test]
+    fn checks_are_never_none() {
+        let (a, b) = (gids(&["10.0.0.1"])[0], gids(&["10.0.0.2"])[0]);
+        assert_ne!(check_of(a, b), check_of(b, a));
+        let all =
+            (0..1000).map(|i: u16| check_of(a, Gid::from(IpAddr::from([10, 1, (i >> 8) as u8, i as u8]))));
+        assert!(all.clone().all(|check| check != UNCHECKED));
+        assert!(all.collect::<std::collections::HashSet<_>>().len() > 240);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use vrdma_abi::ring::QKEY_OF_QP;
 
 use super::arrival::{self, Incoming, Payload};
-use super::gids::{PORT_TO_STRANGERS, Places, is_multicast};
+use super::gids::{PORT_TO_STRANGERS, Places, UNCHECKED, check_of, is_multicast};
 use super::ports::Port;
 use super::{
     Carrier, Fate, Loss, Waiting, addresses_with, ip_bytes, judge_unknown, park, peers, stall, wake_stalled,
@@ -67,6 +67,8 @@ struct Way {
     dest_qpn: WireQpn,
     /// UDP source port.
     port: u16,
+    /// Check of the addresses.
+    check: u8,
 }
 
 /// How far a datagram has come.
@@ -197,13 +199,13 @@ impl Outgoing {
     }
 
     /// Its headers, PSN aside.
-    fn headers(&self, dest_qpn: WireQpn) -> PacketRepr {
-        let deth = DethRepr { qkey: self.qkey, src_qp: self.src_qpn };
+    fn headers(&self, way: &Way) -> PacketRepr {
+        let deth = DethRepr { qkey: self.qkey, src_qp: self.src_qpn, check: way.check };
         let (opcode, ext) = match self.imm {
             None => (Opcode::UD_SEND_ONLY, Extension::Deth(deth)),
             Some(imm) => (Opcode::UD_SEND_ONLY_IMM, Extension::DethImm(deth, imm)),
         };
-        let mut repr = PacketRepr::new(opcode, dest_qpn, masq_types::Psn::default(), ext);
+        let mut repr = PacketRepr::new(opcode, way.dest_qpn, masq_types::Psn::default(), ext);
         repr.bth.solicited = self.solicited;
         repr.set_payload_len(self.len);
         repr
@@ -211,7 +213,7 @@ impl Outgoing {
 
     /// Bytes of its packet.
     fn ip_bytes(&self, way: &Way) -> u64 {
-        ip_bytes(self.headers(way.dest_qpn).udp_payload_len(self.len), way.local_address)
+        ip_bytes(self.headers(way).udp_payload_len(self.len), way.local_address)
     }
 }
 
@@ -227,9 +229,12 @@ fn find_way(carrier: &mut Carrier<'_>, outgoing: &Outgoing) -> Result<Way, NoWay
     let dest_qpn = peers::wire_qpn(peer, outgoing.dest_qpn).ok_or(NoWay::Lost(Loss::TxForeignQpn))?;
     let published = datagrams.gids.published();
     let places = || Places::find(outgoing.source, published, outgoing.destination, &peer.gids);
-    let port = match peer.is_stranger {
-        true => PORT_TO_STRANGERS,
-        false => places().ok_or(NoWay::Lost(Loss::TxUnpublishedGid))?.port(),
+    let (port, check) = match peer.is_stranger {
+        true => (PORT_TO_STRANGERS, UNCHECKED),
+        false => {
+            let places = places().ok_or(NoWay::Lost(Loss::TxUnpublishedGid))?;
+            (places.port(), check_of(outgoing.source, outgoing.destination))
+        }
     };
     let theirs = addresses_with(&peer.addresses, dest_qpn);
     let like = |own: IpAddr| theirs.iter().copied().find(|peer| peer.is_ipv4() == own.is_ipv4());
@@ -238,7 +243,7 @@ fn find_way(carrier: &mut Carrier<'_>, outgoing: &Outgoing) -> Result<Way, NoWay
     let mut pairs = ours.iter().filter_map(|(own, local)| Some((*own, *local, like(*own)?)));
     let (local_address, local, remote) = pairs.next().ok_or(NoWay::Lost(Loss::TxUnreachable))?;
     let there = carrier.edge.find(remote);
-    Ok(Way { local, local_address, remote, there, dest_qpn, port })
+    Ok(Way { local, local_address, remote, there, dest_qpn, port, check })
 }
 
 /// Carries a datagram to its peer. Fails when its payload is out of reach.
@@ -273,6 +278,7 @@ fn carry_local(
         at: there,
         source: way.local_address,
         port: way.port,
+        check: way.check,
         dest_qpn: way.dest_qpn,
         src_qpn: outgoing.src_qpn,
         qkey: outgoing.qkey,
@@ -334,7 +340,7 @@ fn transmit(
         return Ok(done);
     };
 
-    let mut repr = outgoing.headers(way.dest_qpn);
+    let mut repr = outgoing.headers(way);
     let buffer = tx.buffer();
     let start = buffer.len();
     buffer.resize(start + repr.header_len(), 0);

@@ -241,7 +241,7 @@ impl Ends {
 
     /// A datagram to B's queue pair.
     pub fn packet(&self, src_qp: WireQpn, payload: &[u8]) -> (PacketRepr, Vec<u8>) {
-        let ext = Extension::Deth(DethRepr { qkey: QKEY, src_qp });
+        let ext = Extension::Deth(DethRepr { qkey: QKEY, src_qp, check: 0 });
         let mut repr = PacketRepr::new(Opcode::UD_SEND_ONLY, self.b.qp.wire, Psn::new(7), ext);
         repr.set_payload_len(payload.len());
         (repr, payload.to_vec())

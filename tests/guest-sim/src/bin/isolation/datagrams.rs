@@ -149,7 +149,7 @@ fn denied(world: &mut World) {
 const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 67);
 
 fn packet(dest: WireQpn, src_qp: WireQpn, qkey: u32) -> PacketRepr {
-    let deth = Extension::Deth(DethRepr { qkey, src_qp });
+    let deth = Extension::Deth(DethRepr { qkey, src_qp, check: 0 });
     PacketRepr::new(Opcode::UD_SEND_ONLY, dest, Psn::new(7), deth)
 }
 
