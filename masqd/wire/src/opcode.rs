@@ -560,14 +560,14 @@ mod tests {
             (0x44, Transport::Rd),
             (0x80, Transport::Cnp),
             (0xb5, Transport::Xrc),
-            (0xcb, Transport::Manufacturer),
+            (0xd0, Transport::Manufacturer),
             (0xff, Transport::Manufacturer),
         ] {
             assert_eq!(Opcode(value).info(), None);
             assert_eq!(Opcode(value).transport(), transport);
             assert_eq!(Opcode(value).is_manufacturer(), value >= 0xc0);
         }
-        assert_eq!(Opcode(0xcb).to_string(), "opcode 0xcb");
+        assert_eq!(Opcode(0xd0).to_string(), "opcode 0xd0");
         assert!(Opcode::MASQ_TIMED_ACK.is_manufacturer() && Opcode::MASQ_SELECTIVE_ACK.is_manufacturer());
         assert_eq!(Opcode::RC_ACK.to_string(), "RC Acknowledge");
     }

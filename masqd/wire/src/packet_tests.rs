@@ -382,7 +382,7 @@ fn emit_refuses_what_no_receiver_would_understand() {
     let imm = Extension::Imm(ImmDt([0; 4]));
     let (opcode, got) = (Opcode::RC_SEND_ONLY, Layout::Imm);
     assert_eq!(with(opcode, imm), Err(WireError::LayoutMismatch { opcode, got }));
-    assert_eq!(with(Opcode(0xcb), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xcb))));
+    assert_eq!(with(Opcode(0xd0), Extension::None), Err(WireError::UnknownOpcode(Opcode(0xd0))));
     assert_eq!(with(Opcode::RC_SEND_ONLY_IMM, imm), Ok(16));
 }
 
@@ -395,5 +395,5 @@ fn errors_say_what_is_wrong() {
         says(&packet(0x0c, 0, 36)),
         "RC READ Request carries no payload but 4 bytes follow its headers"
     );
-    assert_eq!(says(&packet(0xcd, 0, 36)), "opcode 0xcd is reserved or not supported");
+    assert_eq!(says(&packet(0xd1, 0, 36)), "opcode 0xd1 is reserved or not supported");
 }
