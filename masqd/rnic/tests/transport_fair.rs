@@ -10,7 +10,7 @@ use transport_support::Setup;
 use transport_support::bottleneck::*;
 
 /// More than any window.
-const LOAD: Load = Load { op: SendOp::Write, len: 16 << 10, depth: 32 };
+const LOAD: Load = Load { op: SendOp::Write, from: 0, len: 16 << 10, depth: 32, both: false };
 const MBIT: u64 = 1_000_000;
 
 fn setup() -> Setup {
@@ -55,7 +55,7 @@ fn sixty_four_flows_share_a_slow_link() {
 /// A WRITE of two bytes at a time beside two streams.
 #[test]
 fn mice_pass_beside_elephants() {
-    let mouse = Load { op: SendOp::Write, len: 2, depth: 1 };
+    let mouse = Load { op: SendOp::Write, from: 0, len: 2, depth: 1, both: false };
     let mut b = Bottleneck::new(&setup(), Slow::tbf(200 * MBIT), &[LOAD, LOAD, mouse], 1);
     b.run_for(Duration::from_secs(1));
     b.times(2);
@@ -70,7 +70,7 @@ fn mice_pass_beside_elephants() {
 /// READs by a link whose queue is shorter than what a requester may have asked for: the delay of the answers tells.
 #[test]
 fn reads_ask_for_what_a_slow_link_can_bring() {
-    let load = Load { op: SendOp::Read, len: 256 << 10, depth: 16 };
+    let load = Load { op: SendOp::Read, from: 0, len: 256 << 10, depth: 16, both: false };
     let link = Slow { burst: 64 << 10, room: 200_000, ..Slow::tbf(100 * MBIT) };
     let setup = Setup { features: [Features::SELECTIVE | Features::TIMED_READS; 2], ..setup() };
     let mut b = Bottleneck::new(&setup, link, &[load], 1);
@@ -80,4 +80,21 @@ fn reads_ask_for_what_a_slow_link_can_bring() {
     let part = (8 * bytes) as f64 / (5 * link.bits_per_sec) as f64;
     let passed = (4096 * share.passed) as f64 / bytes as f64;
     assert!(part >= 0.95 && passed <= 1.05, "{part} of the link, each byte {passed} times, {share:?}");
+}
+
+/// Both ends of a queue pair ask for as much as both directions bring: answers and requests of each wait in the other's queue.
+#[test]
+fn both_directions_are_busy() {
+    let link = Slow { burst: 64 << 10, room: 200_000, ..Slow::tbf(100 * MBIT) };
+    let setup = Setup { features: [Features::SELECTIVE | Features::TIMED_READS; 2], ..setup() };
+    for op in [SendOp::Read, SendOp::Write] {
+        let load = Load { op, from: 0, len: 1 << 20, depth: 1, both: true };
+        let mut b = Bottleneck::new(&setup, link, &[load], 1);
+        b.run_for(Duration::from_secs(5));
+        let share = b.shares()[0];
+        let part =
+            |messages: u64| (8 * messages * u64::from(load.len)) as f64 / (5 * link.bits_per_sec) as f64;
+        let parts = [part(share.messages), part(share.back)];
+        assert!(parts.iter().all(|part| *part >= 0.9), "{op:?}: {parts:?} of the link, {share:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Many pairs between two hosts whose way passes one slow link, as a token bucket makes it (tc-tbf). Whole transports send through it, so that windows,
+//! Many pairs between two hosts whose way passes a slow link in each direction, as a token bucket makes it (tc-tbf). Whole transports send through it, so that windows,
 //! trains, losses and repairs meet one another as they do between hosts. Everything takes its time, and runs with the same seed are the same.
 
 use std::cmp::Reverse;
@@ -33,22 +33,27 @@ impl Slow {
     }
 }
 
-/// What a flow keeps doing. Its data passes the slow link, whichever host asks for that.
+/// What a flow keeps doing.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// RDMA WRITEs or READs.
     pub op: SendOp,
+    /// The host that has the data, whichever asks.
+    pub from: usize,
     /// Bytes of each.
     pub len: u32,
     /// How many are on their way.
     pub depth: usize,
+    /// The other end asks for the same of this one.
+    pub both: bool,
 }
 
 /// What has come of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Messages that are done.
+    /// Messages that are done, and those of the other end.
     pub messages: u64,
+    pub back: u64,
     /// Times that the local ACK timeout has expired.
     pub timeouts: u64,
     /// Packets that the requester has sent, and those that it has sent again.
@@ -58,13 +63,15 @@ pub struct Share {
     pub passed: u64,
 }
 
-/// One pair, whose requester is the first end: of WRITEs on the first host, of READs on the second.
+/// One pair, whose requester is the first end, wherever that is.
 struct Flow {
     ends: [End; 2],
     load: Load,
     /// When each message that is on its way was posted.
     posted: VecDeque<Time>,
     messages: u64,
+    /// Messages that the other end has on their way, and those that are done.
+    back: (usize, u64),
     /// From post to completion of each.
     times: Vec<Duration>,
     /// Something has arrived for each end, or its deadline has come.
@@ -86,20 +93,25 @@ impl Train {
 enum Event {
     Turn(usize),
     Arrival(usize, Train),
-    /// The link may send the first train of its queue.
-    Link,
+    /// The link away from a host may send the first train of its queue.
+    Link(usize),
+}
+
+struct Queue {
+    trains: VecDeque<Train>,
+    bytes: u64,
+    /// What may pass at once, in nanoseconds of the link, when it was counted.
+    tokens: u64,
+    counted: Time,
+    sends_at: Option<Time>,
 }
 
 pub struct Bottleneck {
     now: Time,
     link: Slow,
     flows: Vec<Flow>,
-    queue: VecDeque<Train>,
-    queued: u64,
-    /// What may pass at once, in nanoseconds of the link, when it was counted.
-    tokens: u64,
-    counted: Time,
-    link_sends_at: Option<Time>,
+    /// What waits for the link away from each host.
+    queues: [Queue; 2],
     /// The next turn of each host, and the flow that is first then.
     turns: [Option<Time>; 2],
     first: usize,
@@ -120,11 +132,13 @@ impl Bottleneck {
             now,
             link,
             flows: loads.iter().map(|load| Flow::new(setup, now, *load)).collect(),
-            queue: VecDeque::new(),
-            queued: 0,
-            tokens: link.nanos(link.burst),
-            counted: now,
-            link_sends_at: None,
+            queues: [0, 1].map(|_| Queue {
+                trains: VecDeque::new(),
+                bytes: 0,
+                tokens: link.nanos(link.burst),
+                counted: now,
+                sends_at: None,
+            }),
             turns: [None; 2],
             first: 0,
             arrived: Default::default(),
@@ -154,9 +168,9 @@ impl Bottleneck {
                     self.arrived[host].push((time, train));
                     self.plan_turn(host, time);
                 }
-                Some(Event::Link) if self.link_sends_at == Some(time) => {
-                    self.link_sends_at = None;
-                    self.dequeue();
+                Some(Event::Link(from)) if self.queues[from].sends_at == Some(time) => {
+                    self.queues[from].sends_at = None;
+                    self.dequeue(from);
                 }
                 _ => {}
             }
@@ -169,9 +183,9 @@ impl Bottleneck {
         let share = |flow: &Flow| {
             let c = flow.ends[0].qp.counters();
             let timeouts = c.local_ack_timeout_err;
-            let passed = flow.ends[flow.requester()].qp.counters().sent_pkts;
+            let passed = flow.ends[flow.load.from ^ flow.requester()].qp.counters().sent_pkts;
             let (sent, repeated) = (c.sent_pkts, c.retransmitted_pkts);
-            Share { messages: flow.messages, timeouts, sent, repeated, passed }
+            Share { messages: flow.messages, back: flow.back.1, timeouts, sent, repeated, passed }
         };
         self.flows.iter().map(share).collect()
     }
@@ -222,11 +236,7 @@ impl Bottleneck {
                 continue;
             }
             while let Some(packets) = self.flows[i].transmit(host, now) {
-                let train = Train { flow: i, packets };
-                match host {
-                    0 => self.enqueue(train),
-                    _ => self.at(now.plus(self.link.way), Event::Arrival(0, train)),
-                }
+                self.enqueue(host, Train { flow: i, packets });
             }
         }
         let next = self.flows.iter().filter_map(|f| f.ends[host ^ f.requester()].qp.poll_timeout()).min();
@@ -235,34 +245,38 @@ impl Bottleneck {
         }
     }
 
-    fn enqueue(&mut self, train: Train) {
+    fn enqueue(&mut self, from: usize, train: Train) {
         let bytes = train.bytes();
-        if self.queued + bytes <= self.link.room {
-            self.queued += bytes;
-            self.queue.push_back(train);
-            self.dequeue();
+        let queue = &mut self.queues[from];
+        if queue.bytes + bytes <= self.link.room {
+            queue.bytes += bytes;
+            queue.trains.push_back(train);
+            self.dequeue(from);
         }
     }
 
-    fn dequeue(&mut self) {
-        let passed = self.now.since(self.counted).as_nanos() as u64;
-        self.tokens = (self.tokens + passed).min(self.link.nanos(self.link.burst));
-        self.counted = self.now;
-        while let Some(train) = self.queue.pop_front() {
+    fn dequeue(&mut self, from: usize) {
+        let (now, link) = (self.now, self.link);
+        let queue = &mut self.queues[from];
+        let passed = now.since(queue.counted).as_nanos() as u64;
+        queue.tokens = (queue.tokens + passed).min(link.nanos(link.burst));
+        queue.counted = now;
+        while let Some(train) = self.queues[from].trains.pop_front() {
+            let queue = &mut self.queues[from];
             let bytes = train.bytes();
-            let costs = self.link.nanos(bytes);
-            if costs > self.tokens {
-                self.queue.push_front(train);
-                let at = self.now.plus(Duration::from_nanos(costs - self.tokens));
-                if self.link_sends_at.is_none() {
-                    self.link_sends_at = Some(at);
-                    self.at(at, Event::Link);
+            let costs = link.nanos(bytes);
+            if costs > queue.tokens {
+                queue.trains.push_front(train);
+                let at = now.plus(Duration::from_nanos(costs - queue.tokens));
+                if queue.sends_at.is_none() {
+                    queue.sends_at = Some(at);
+                    self.at(at, Event::Link(from));
                 }
                 return;
             }
-            self.tokens -= costs;
-            self.queued -= bytes;
-            self.at(self.now.plus(self.link.way), Event::Arrival(1, train));
+            queue.tokens -= costs;
+            queue.bytes -= bytes;
+            self.at(now.plus(link.way), Event::Arrival(1 - from, train));
         }
     }
 }
@@ -277,12 +291,20 @@ impl Flow {
             }
             new
         });
-        Self { ends, load, posted: VecDeque::new(), messages: 0, times: Vec::new(), due: [true; 2] }
+        Self {
+            ends,
+            load,
+            posted: VecDeque::new(),
+            messages: 0,
+            back: (0, 0),
+            times: Vec::new(),
+            due: [true; 2],
+        }
     }
 
     /// The host that asks.
     fn requester(&self) -> usize {
-        usize::from(self.load.op == SendOp::Read)
+        self.load.from ^ usize::from(self.load.op == SendOp::Read)
     }
 
     fn end(&mut self, host: usize) -> &mut End {
@@ -313,6 +335,16 @@ impl Flow {
             while self.posted.len() < self.load.depth {
                 self.posted.push_back(now);
                 world.post_send(send(self.load.op, self.messages, self.load.len));
+            }
+        }
+        if !requests && self.load.both {
+            for completion in std::mem::take(&mut world.completions) {
+                assert_eq!(completion.status, Status::Success, "a queue pair gave up");
+                self.back = (self.back.0 - 1, self.back.1 + 1);
+            }
+            while self.back.0 < self.load.depth {
+                self.back.0 += 1;
+                world.post_send(send(self.load.op, self.back.1, self.load.len));
             }
         }
         while qp.handle_work(now, world) {}
