@@ -12,6 +12,8 @@ use transport_support::bottleneck::*;
 /// More than any window.
 const LOAD: Load = Load { op: SendOp::Write, from: 0, len: 16 << 10, depth: 32, both: false };
 const MBIT: u64 = 1_000_000;
+/// How long READs, and both directions, are simulated.
+const SECS: u64 = 2;
 
 fn setup() -> Setup {
     let config = QpConfig { congestion: Congestion::Swift, window_packets: 1024, ..QpConfig::default() };
@@ -74,10 +76,10 @@ fn reads_ask_for_what_a_slow_link_can_bring() {
     let link = Slow { burst: 64 << 10, room: 200_000, ..Slow::tbf(100 * MBIT) };
     let setup = Setup { features: [Features::SELECTIVE | Features::TIMED_READS; 2], ..setup() };
     let mut b = Bottleneck::new(&setup, link, &[load], 1);
-    b.run_for(Duration::from_secs(5));
+    b.run_for(Duration::from_secs(SECS));
     let share = b.shares()[0];
     let bytes = share.messages * u64::from(load.len);
-    let part = (8 * bytes) as f64 / (5 * link.bits_per_sec) as f64;
+    let part = (8 * bytes) as f64 / (SECS * link.bits_per_sec) as f64;
     let passed = (4096 * share.passed) as f64 / bytes as f64;
     assert!(part >= 0.95 && passed <= 1.05, "{part} of the link, each byte {passed} times, {share:?}");
 }
@@ -90,10 +92,10 @@ fn both_directions_are_busy() {
     for op in [SendOp::Read, SendOp::Write] {
         let load = Load { op, from: 0, len: 1 << 20, depth: 1, both: true };
         let mut b = Bottleneck::new(&setup, link, &[load], 1);
-        b.run_for(Duration::from_secs(5));
+        b.run_for(Duration::from_secs(SECS));
         let share = b.shares()[0];
         let part =
-            |messages: u64| (8 * messages * u64::from(load.len)) as f64 / (5 * link.bits_per_sec) as f64;
+            |messages: u64| (8 * messages * u64::from(load.len)) as f64 / (SECS * link.bits_per_sec) as f64;
         let parts = [part(share.messages), part(share.back)];
         assert!(parts.iter().all(|part| *part >= 0.9), "{op:?}: {parts:?} of the link, {share:?}");
     }
