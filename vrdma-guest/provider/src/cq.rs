@@ -11,12 +11,12 @@ use vrdma_abi::uapi::UserCqReply;
 use vrdma_rings::{Arm, CqArm, CqRing};
 
 use crate::abi::*;
-use crate::context::{Shared, shared};
 use crate::errno::{Errno, pointer, status};
 use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
 use crate::object::Object;
 use crate::poll_ex;
+use crate::shared::{Shared, shared};
 use crate::verbs::*;
 
 /// The ring, and what its poller keeps between two calls.

@@ -2,7 +2,7 @@
 //!
 //! libibverbs loads this library, which registers itself (`device`), matches devices by their virtio id and offers their verbs.
 //! Setting up goes through the kernel module: `context`, `pd`, `mr`, `mw`, `cq`, `srq`, `xrcd`, `qp` send uverbs commands with the
-//! driver's parts that [`vrdma_abi::uapi`] defines, and map the rings and doorbells that the module allocates. Posting (`post`, `wr`),
+//! driver's parts that [`vrdma_abi::uapi`] defines, and map the rings and doorbells that the module allocates; `shared` is what all of them use. Posting (`post`, `wr`),
 //! polling (`poll`, `poll_ex`) and arming (`events`) make no system call: they write and read these rings through [`vrdma_rings`]. Address
 //! handles (`ah`) are plain data. Large requests of queue pairs with several paths are split where they are posted (`multipath`).
 //!
@@ -61,6 +61,7 @@ mod post;
 mod qp;
 mod query;
 mod request;
+mod shared;
 mod srq;
 mod table;
 mod verbs;

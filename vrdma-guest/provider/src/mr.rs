@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 
 use crate::abi::*;
-use crate::context::shared;
 use crate::errno::{Errno, pointer, status};
 use crate::object::Object;
+use crate::shared::shared;
 use crate::verbs::*;
 
 type Mr = Object<verbs_mr, ()>;

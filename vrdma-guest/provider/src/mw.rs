@@ -4,28 +4,22 @@
 //! `ibv_post_send` or `ibv_wr_bind_mw`, with the key that the application wants.
 #![allow(unsafe_code)] // The library calls in by pointers, and is called by pointers.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::mem::size_of;
 
-use vrdma_abi::ring::{BindSegment, SEND_OP_BIND_MW};
+use vrdma_abi::ring::SEND_OP_BIND_MW;
 use vrdma_rings::{Operands, SendRequest};
 
 use crate::abi::*;
-use crate::context::shared;
 use crate::errno::{Errno, pointer, status};
 use crate::object::Object;
 use crate::post;
 use crate::qp::{Kind, pair};
-use crate::request::ring_flags;
+use crate::request::{binding, ring_flags};
+use crate::shared::shared;
 use crate::verbs::*;
 
 type Mw = Object<ibv_mw, ()>;
-
-/// What a window may allow. The values are those of the ring.
-const ACCESS: c_uint =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
-/// What applications say beside it by habit; it means nothing, since a window has no local key.
-const MEANINGLESS: c_uint = IBV_ACCESS_LOCAL_WRITE;
 
 pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int) -> *mut ibv_mw {
     let (mut command, mut response): (ibv_alloc_mw, ib_uverbs_alloc_mw_resp) = Default::default();
@@ -82,42 +76,4 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
             })
             .map(|()| mw.rkey = rkey)
     })
-}
-
-/// Makes a request bind a window of type 2.
-///
-/// # Safety
-///
-/// The window must be null or one of this provider, and the region too.
-#[cold]
-pub unsafe fn bind_type_2(
-    request: &mut SendRequest,
-    mw: *const ibv_mw,
-    rkey: u32,
-    info: &ibv_mw_bind_info,
-) -> Result<(), Errno> {
-    // SAFETY: the caller says so.
-    match unsafe { mw.as_ref() } {
-        // Only unbinding needs no region, and windows of this type are not unbound but invalidated.
-        Some(mw) if mw.mw_type == IBV_MW_TYPE_2 && !info.mr.is_null() && (mw.rkey ^ rkey) & !0xff == 0 => {
-            request.rkey = rkey;
-            // SAFETY: as above.
-            request.operands = Operands::Bind(unsafe { binding(info) }?);
-            Ok(())
-        }
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// # Safety
-///
-/// The region must be null or one of this provider.
-unsafe fn binding(info: &ibv_mw_bind_info) -> Result<BindSegment, Errno> {
-    if info.mw_access_flags & !(ACCESS | MEANINGLESS) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: the caller says so.
-    let mr_lkey = unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey);
-    let (access, addr, length) = (info.mw_access_flags & ACCESS, info.addr, info.length);
-    Ok(BindSegment { mr_lkey, access, addr, length, reserved: 0 })
 }

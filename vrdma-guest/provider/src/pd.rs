@@ -5,9 +5,9 @@ use std::ffi::c_int;
 use std::mem::size_of;
 
 use crate::abi::*;
-use crate::context::shared;
 use crate::errno::{Errno, pointer, status};
 use crate::object::Object;
+use crate::shared::shared;
 use crate::verbs::*;
 
 type Pd = Object<ibv_pd, ()>;

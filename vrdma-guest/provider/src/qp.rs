@@ -13,7 +13,6 @@ use vrdma_abi::uapi::{UserQpReply, UserQpRequest};
 use vrdma_rings::{ChunkRing, RecvRing, SendRing, Target};
 
 use crate::abi::*;
-use crate::context::{Shared, shared};
 use crate::cq::{Completions, completions};
 use crate::errno::{Errno, pointer, status};
 use crate::library;
@@ -21,6 +20,7 @@ use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
 use crate::multipath::{Multipath, Watch, chunk_entries};
 use crate::object::Object;
+use crate::shared::{Shared, shared};
 use crate::table::Slot;
 use crate::verbs::*;
 use crate::wr::{self, Batch};

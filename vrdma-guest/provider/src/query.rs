@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::mem::{size_of, size_of_val};
 
 use crate::abi::*;
-use crate::context::shared;
 use crate::errno::{Errno, status};
+use crate::shared::shared;
 use crate::verbs::*;
 
 /// Timestamps of completions count nanoseconds.

@@ -4,17 +4,22 @@
 use std::ffi::{c_int, c_uint};
 
 use vrdma_abi::ring::{
-    AtomicSegment, DatagramSegment, SEND_FENCE, SEND_OP_BIND_MW, SEND_OP_LOCAL_INV, SEND_OP_RDMA_WRITE,
-    SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_OP_SEND_INV, SEND_SIGNALED, SEND_SOLICITED,
-    XrcSegment,
+    AtomicSegment, BindSegment, DatagramSegment, SEND_FENCE, SEND_OP_BIND_MW, SEND_OP_LOCAL_INV,
+    SEND_OP_RDMA_WRITE, SEND_OP_RDMA_WRITE_IMM, SEND_OP_SEND, SEND_OP_SEND_IMM, SEND_OP_SEND_INV,
+    SEND_SIGNALED, SEND_SOLICITED, XrcSegment,
 };
 use vrdma_rings::{Operands, SendRequest, Target};
 
 use crate::ah::address;
 use crate::errno::Errno;
-use crate::mw::bind_type_2;
 use crate::qp::Kind;
 use crate::verbs::*;
+
+/// What a window may allow. The values are those of the ring.
+const ACCESS: c_uint =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+/// What applications say beside it by habit; it means nothing, since a window has no local key.
+const MEANINGLESS: c_uint = IBV_ACCESS_LOCAL_WRITE;
 
 /// Translates a request into one that is empty. The values of opcodes are the same on both sides.
 ///
@@ -113,4 +118,44 @@ pub fn carries_data(opcode: u8) -> bool {
 #[inline]
 pub fn has_data(opcode: u8) -> bool {
     opcode != SEND_OP_LOCAL_INV && opcode != SEND_OP_BIND_MW
+}
+
+/// Makes a request bind a window of type 2.
+///
+/// # Safety
+///
+/// The window must be null or one of this provider, and the region too.
+#[cold]
+pub unsafe fn bind_type_2(
+    request: &mut SendRequest,
+    mw: *const ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<(), Errno> {
+    // SAFETY: the caller says so.
+    match unsafe { mw.as_ref() } {
+        // Only unbinding needs no region, and windows of this type are not unbound but invalidated.
+        Some(mw) if mw.mw_type == IBV_MW_TYPE_2 && !info.mr.is_null() && (mw.rkey ^ rkey) & !0xff == 0 => {
+            request.rkey = rkey;
+            // SAFETY: as above.
+            request.operands = Operands::Bind(unsafe { binding(info) }?);
+            Ok(())
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// What the ring shall say of a window's memory and rights.
+///
+/// # Safety
+///
+/// The region must be null or one of this provider.
+pub unsafe fn binding(info: &ibv_mw_bind_info) -> Result<BindSegment, Errno> {
+    if info.mw_access_flags & !(ACCESS | MEANINGLESS) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the caller says so.
+    let mr_lkey = unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey);
+    let (access, addr, length) = (info.mw_access_flags & ACCESS, info.addr, info.length);
+    Ok(BindSegment { mr_lkey, access, addr, length, reserved: 0 })
 }

@@ -11,10 +11,10 @@ use vrdma_abi::uapi::UserSrqReply;
 use vrdma_rings::SharedRecvRing;
 
 use crate::abi::*;
-use crate::context::{Shared, shared};
 use crate::errno::{Errno, pointer, status};
 use crate::mapped::{Access, Mapped};
 use crate::object::Object;
+use crate::shared::{Shared, shared};
 use crate::verbs::*;
 
 /// A queue and what the application may put into one receive.

@@ -11,10 +11,9 @@ use vrdma_abi::ring::*;
 use vrdma_rings::{Operands, SendData, SendRequest};
 
 use crate::errno::Errno;
-use crate::mw::bind_type_2;
 use crate::post::sges;
 use crate::qp::{Kind, Pair, SendQueue, pair};
-use crate::request::{carries_data, datagram, has_data, ring_flags, xrc};
+use crate::request::{bind_type_2, carries_data, datagram, has_data, ring_flags, xrc};
 use crate::verbs::*;
 
 /// The requests since `ibv_wr_start`.
