@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{Notify, mpsc};
 
 use crate::counts::Counts;
-use crate::device::Inbox;
+use crate::inbox::{Inbox, Message};
 use crate::router::Router;
 
 /// The host, as its devices see it.
@@ -237,7 +237,7 @@ impl Refresher {
     pub fn miss(&self, inbox: Inbox, ticket: Ticket) {
         if let Err(mpsc::error::SendError(miss)) = self.0.send(Miss { inbox, ticket }) {
             // Nobody reads the store any more: masqd is ending.
-            miss.inbox.push(crate::device::Message::Resolved(miss.ticket));
+            miss.inbox.push(Message::Resolved(miss.ticket));
         }
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`counts`] | counts what guests do |
 //! | [`device`] | one thread for each vNIC: vhost-user, control and event queues, the session |
+//! | [`inbox`] | what such a thread is told, and asked |
 //! | [`supervisor`] | makes the devices those that the desired state wants, as the underlay allows |
 //! | [`sync`] | keeps the directory up to date with the store |
 //! | [`realise`] | publishes this host's endpoints |
@@ -25,6 +26,7 @@ pub mod counts;
 pub mod device;
 pub mod health;
 pub mod host;
+pub mod inbox;
 pub mod log;
 mod masqd;
 pub mod realise;

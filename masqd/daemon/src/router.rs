@@ -9,7 +9,7 @@ use masq_policy::conntrack::Touched;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::device::{Inbox, Message};
+use crate::inbox::{Inbox, Message};
 
 /// Knows the inbox of each attached device.
 #[derive(Debug, Default)]

@@ -16,9 +16,10 @@ use masq_model::{ClassRate, HostState, Key, Object, Vnic};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
-use crate::device::{Device, Inbox, Message, NamedQueuePair, Report};
+use crate::device::Device;
 use crate::health::Health;
 use crate::host::Host;
+use crate::inbox::{Inbox, Message, NamedQueuePair, Report};
 use crate::realise::Realiser;
 use crate::underlay::{Alias, LinkState, Reconciled, Underlay, UnderlayError};
 

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::device::Message;
 use crate::health::Health;
 use crate::host::{Host, Miss};
+use crate::inbox::Message;
 
 /// Readings for the sake of requests are at least this far apart, whatever guests ask for.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);

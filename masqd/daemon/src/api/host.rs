@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::Api;
 use super::reply::Refused;
-use crate::device::Report;
+use crate::inbox::Report;
 use crate::supervisor::link_status;
 
 /// Which connections to tell.

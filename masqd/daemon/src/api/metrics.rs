@@ -20,7 +20,7 @@ use prometheus_client::registry::{Metric, Registry};
 use super::Api;
 use super::reply::Refused;
 use crate::counts::VnicCounts;
-use crate::device::Report;
+use crate::inbox::Report;
 
 /// The Prometheus text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

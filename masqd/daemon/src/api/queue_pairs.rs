@@ -19,7 +19,7 @@ use super::Api;
 use super::audit::Who;
 use super::reply::Refused;
 use crate::capture::{Capture, Target, Wanted};
-use crate::device::NamedQueuePair;
+use crate::inbox::NamedQueuePair;
 
 /// The type of a capture.
 pub const CAPTURE_TYPE: &str = "application/x-pcapng";

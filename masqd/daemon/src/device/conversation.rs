@@ -13,8 +13,8 @@ use super::Host;
 use super::channel::Channel;
 use super::front::Front;
 use super::guest::Guest;
-use super::inbox::{Inbox, Message};
 use super::poller::{Poller, Source};
+use crate::inbox::{Inbox, Message};
 
 /// How long a guest whose vNIC is taken away sees its port down before the device fails.
 const GRACE: Duration = Duration::from_secs(1);

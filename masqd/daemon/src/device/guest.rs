@@ -18,13 +18,13 @@ use vrdma_abi::event::AsyncEvent;
 use zerocopy::IntoBytes;
 
 use super::channel::Channel;
-use super::inbox::{Inbox, Message, Settled};
 use super::memory::{GuestRam, Mapped};
 use super::poller::Poller;
 use super::ring::{Chain, Popped, Ring, RingError};
 use super::throttle::Throttle;
 use super::vring::{Kick, Vring};
 use super::{Host, MAX_REQUEST_BYTES, QUEUES, SPACE_BYTES};
+use crate::inbox::{Inbox, Message, Settled};
 
 /// Requests that are served before the device's thread looks at anything else.
 const REQUESTS_PER_TURN: usize = 64;

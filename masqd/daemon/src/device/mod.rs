@@ -14,7 +14,6 @@ mod channel;
 mod conversation;
 mod front;
 mod guest;
-mod inbox;
 mod memory;
 mod poller;
 mod queue_pair;
@@ -31,10 +30,7 @@ mod vhost;
 mod vring;
 
 pub use conversation::serve_front_end;
-pub use inbox::{Inbox, Message, Settled};
-use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
 use masq_rnic::limits;
-pub use queue_pair::{NamedQueuePair, QueuePairPage};
 pub use serve::Device;
 use vrdma_abi::config::QUEUE_FIRST_COMP;
 use vrdma_abi::control;
@@ -81,24 +77,3 @@ const MAX_REQUEST_BYTES: usize = {
     }
     control::Request::SIZE + longest
 };
-
-/// How a device is.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// What it is doing.
-    pub state: VnicState,
-    /// The lifetime of its objects, while a front end is connected.
-    pub epoch: Option<u64>,
-    /// What its guest has.
-    pub objects: ObjectCounts,
-    /// How many of them the RNIC has, by its own books.
-    pub rnic_objects: masq_driver::ObjectCounts,
-    /// How many peers of datagrams the RNIC was told of.
-    pub peers: u64,
-    /// Its guest's connections.
-    pub connections: Vec<ConnectionStatus>,
-    /// What its guest's queue pairs have counted, by name.
-    pub events: Vec<(&'static str, u64)>,
-    /// What its guest has sent and received; without names and rate, which the desired state tells.
-    pub traffic: Traffic,
-}

@@ -4,34 +4,13 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use masq_control::QpView;
-use masq_driver::{
-    PathDetails, PathState, QpDetails, QpError, QpHandle, QpProtocol, QpState, QpType, VnicId,
-};
+use masq_driver::{PathDetails, PathState, QpDetails, QpError, QpProtocol, QpState, QpType};
 use masq_model::api::{
     QueuePair, QueuePairConnection, QueuePairError, QueuePairPath, QueuePairProtocol, QueuePairRoundTrip,
 };
 
 use super::guest::Guest;
-
-/// A queue pair, and what the RNIC calls it.
-#[derive(Clone, Debug)]
-pub struct NamedQueuePair {
-    /// Its device.
-    pub vnic: VnicId,
-    /// Its handle.
-    pub handle: QpHandle,
-    /// How it is.
-    pub status: QueuePair,
-}
-
-/// Some queue pairs of a device.
-#[derive(Clone, Debug, Default)]
-pub struct QueuePairPage {
-    /// The queue pairs, by number.
-    pub qps: Vec<NamedQueuePair>,
-    /// The numbers that are to be asked for next, if there are more.
-    pub rest: Option<RangeInclusive<u32>>,
-}
+use crate::inbox::{NamedQueuePair, QueuePairPage};
 
 impl Guest {
     /// The first few of the guest's queue pairs with these numbers. What the RNIC does not tell, for instance because it has stopped, is left out.

@@ -6,8 +6,8 @@ use masq_driver::{Command, QpHandle, QpTraffic, Reply, VnicCounters};
 use masq_model::api::{ConnectionStatus, ObjectCounts, Traffic, VnicState};
 use masq_policy::quota::Resource;
 
-use super::Report;
 use super::guest::Guest;
+use crate::inbox::Report;
 
 impl Guest {
     /// How the guest is now. What the RNIC does not tell stays zero.

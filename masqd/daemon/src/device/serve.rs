@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tracing::{error, warn};
 
+use super::Host;
 use super::conversation::{Conversation, Next};
-use super::inbox::{Inbox, Message};
 use super::poller::Source;
-use super::{Host, Report};
+use crate::inbox::{Inbox, Message, Report};
 
 /// A vNIC's socket and the thread behind it.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! What the rest of masqd tells a device's thread.
+//! What the rest of masqd tells a device's thread, and what that answers. It knows neither: so host and router, which write to devices,
+//! need not know them, though devices know both.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,13 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::IpNet;
 use masq_control::{Link, Settings, Ticket};
-use masq_driver::Event;
+use masq_driver::{Event, QpHandle, VnicId};
+use masq_model::api::{ConnectionStatus, ObjectCounts, QueuePair, Traffic, VnicState};
 use masq_policy::conntrack::Touched;
 use masq_types::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, oneshot};
-
-use super::{QueuePairPage, Report};
 
 /// Most events of the RNIC that wait here. Above it the device's thread is stuck, and its guest's
 /// events are lost; they are counted.
@@ -48,6 +48,47 @@ pub enum Message {
     Withdraw,
     /// End at once.
     Stop,
+}
+
+/// How a device is.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What it is doing.
+    pub state: VnicState,
+    /// The lifetime of its objects, while a front end is connected.
+    pub epoch: Option<u64>,
+    /// What its guest has.
+    pub objects: ObjectCounts,
+    /// How many of them the RNIC has, by its own books.
+    pub rnic_objects: masq_driver::ObjectCounts,
+    /// How many peers of datagrams the RNIC was told of.
+    pub peers: u64,
+    /// Its guest's connections.
+    pub connections: Vec<ConnectionStatus>,
+    /// What its guest's queue pairs have counted, by name.
+    pub events: Vec<(&'static str, u64)>,
+    /// What its guest has sent and received; without names and rate, which the desired state tells.
+    pub traffic: Traffic,
+}
+
+/// A queue pair, and what the RNIC calls it.
+#[derive(Clone, Debug)]
+pub struct NamedQueuePair {
+    /// Its device.
+    pub vnic: VnicId,
+    /// Its handle.
+    pub handle: QpHandle,
+    /// How it is.
+    pub status: QueuePair,
+}
+
+/// Some queue pairs of a device.
+#[derive(Clone, Debug, Default)]
+pub struct QueuePairPage {
+    /// The queue pairs, by number.
+    pub qps: Vec<NamedQueuePair>,
+    /// The numbers that are to be asked for next, if there are more.
+    pub rest: Option<RangeInclusive<u32>>,
 }
 
 #[derive(Debug)]
