@@ -4,7 +4,7 @@
 //! Setting up goes through the kernel module: `context`, `pd`, `mr`, `mw`, `cq`, `srq`, `xrcd`, `qp` send uverbs commands with the
 //! driver's parts that [`vrdma_abi::uapi`] defines, and map the rings and doorbells that the module allocates; `shared` is what all of them use. Posting (`post`, `wr`),
 //! polling (`poll`, `poll_ex`) and arming (`events`) make no system call: they write and read these rings through [`vrdma_rings`]. Address
-//! handles (`ah`) are plain data. Large requests of queue pairs with several paths are split where they are posted (`multipath`).
+//! handles (`ah`) are plain data. Large requests of queue pairs with several paths (`offer`) are split where they are posted (`multipath`).
 //!
 //! # Two libraries from one source
 //!
@@ -54,6 +54,7 @@ mod mr;
 mod multipath;
 mod mw;
 mod object;
+mod offer;
 mod pd;
 mod poll;
 mod poll_ex;

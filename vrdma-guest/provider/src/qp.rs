@@ -314,7 +314,7 @@ unsafe fn create(
     let has_sends = cqs[0].is_some();
     let cookie = if has_sends { shared.table.take().ok_or(Errno::ENOMEM)? } else { 0 };
     let offer = shared.multipath.filter(|_| init.qp_type == IBV_QPT_RC);
-    let chunk_entries = offer.map_or(0, |offer| chunk_entries(init.cap.max_send_wr, offer.paths()));
+    let chunk_entries = offer.map_or(0, |offer| chunk_entries(init.cap.max_send_wr, offer.paths));
     // SAFETY: the caller's pointers are valid. A QP that cannot be used is destroyed before anybody has used it, so the kernel has no
     // reason to refuse.
     let pair = unsafe {

@@ -15,7 +15,7 @@ use crate::abi::*;
 use crate::errno::Errno;
 use crate::library::Library;
 use crate::mapped::{Access, KickPages, Mapped, page_bytes};
-use crate::multipath::{self, Offer};
+use crate::offer::{self, Offer};
 use crate::table::Table;
 use crate::verbs::*;
 
@@ -70,7 +70,7 @@ impl Shared {
         }
         let first_queue = u16::try_from(reply.kick_value).map_err(|_| Errno::EOPNOTSUPP)?;
         let kick = KickPages::new(kick, doorbells.slots(), first_queue);
-        let multipath = Offer::of(&reply, multipath::most_paths_wanted());
+        let multipath = Offer::of(&reply, offer::most_paths_wanted());
         Ok(Self { library, cmd_fd, table: Table::default(), multipath, doorbells, kick })
     }
 
