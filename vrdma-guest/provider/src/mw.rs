@@ -14,8 +14,8 @@ use crate::abi::*;
 use crate::errno::{Errno, pointer, status};
 use crate::object::Object;
 use crate::post;
-use crate::qp::{Kind, pair};
-use crate::request::{binding, ring_flags};
+use crate::qp::pair;
+use crate::request::{Kind, binding, ring_flags};
 use crate::shared::shared;
 use crate::verbs::*;
 

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vrdma_abi::control::RING_FORMAT_1;
-use vrdma_abi::ring::{DatagramSegment, XrcSegment};
 use vrdma_abi::uapi::{UserQpReply, UserQpRequest};
-use vrdma_rings::{ChunkRing, RecvRing, SendRing, Target};
+use vrdma_rings::{ChunkRing, RecvRing, SendRing};
 
 use crate::abi::*;
 use crate::cq::{Completions, completions};
@@ -20,45 +19,11 @@ use crate::lock::Lock;
 use crate::mapped::{Access, Mapped};
 use crate::multipath::{Multipath, Watch, chunk_entries};
 use crate::object::Object;
+use crate::request::Kind;
 use crate::shared::{Shared, shared};
 use crate::table::Slot;
 use crate::verbs::*;
 use crate::wr::{self, Batch};
-
-/// What a QP's type means for its work requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// RC and UC: requests go to the peer.
-    Connected,
-    /// UD: each request has an address.
-    Datagram,
-    /// XRC_SEND: each request names a shared receive queue of the peer's.
-    XrcInitiator,
-    /// XRC_RECV: there are no requests.
-    XrcTarget,
-}
-
-impl Kind {
-    fn of(qp_type: c_int) -> Result<Self, Errno> {
-        match qp_type {
-            IBV_QPT_RC | IBV_QPT_UC => Ok(Self::Connected),
-            IBV_QPT_UD => Ok(Self::Datagram),
-            IBV_QPT_XRC_SEND => Ok(Self::XrcInitiator),
-            IBV_QPT_XRC_RECV => Ok(Self::XrcTarget),
-            _ => Err(Errno::EOPNOTSUPP),
-        }
-    }
-
-    /// The destination of a request before it is known.
-    #[inline]
-    pub fn no_target(self) -> Target {
-        match self {
-            Self::Connected | Self::XrcTarget => Target::Connected,
-            Self::Datagram => Target::Datagram(DatagramSegment::ZERO),
-            Self::XrcInitiator => Target::Xrc(XrcSegment::ZERO),
-        }
-    }
-}
 
 /// A send queue and what the application may put into one request.
 pub struct SendQueue {

@@ -12,8 +12,43 @@ use vrdma_rings::{Operands, SendRequest, Target};
 
 use crate::ah::address;
 use crate::errno::Errno;
-use crate::qp::Kind;
 use crate::verbs::*;
+
+/// What a QP's type means for its work requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RC and UC: requests go to the peer.
+    Connected,
+    /// UD: each request has an address.
+    Datagram,
+    /// XRC_SEND: each request names a shared receive queue of the peer's.
+    XrcInitiator,
+    /// XRC_RECV: there are no requests.
+    XrcTarget,
+}
+
+impl Kind {
+    /// EOPNOTSUPP for types that the device has not got.
+    pub fn of(qp_type: c_int) -> Result<Self, Errno> {
+        match qp_type {
+            IBV_QPT_RC | IBV_QPT_UC => Ok(Self::Connected),
+            IBV_QPT_UD => Ok(Self::Datagram),
+            IBV_QPT_XRC_SEND => Ok(Self::XrcInitiator),
+            IBV_QPT_XRC_RECV => Ok(Self::XrcTarget),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// The destination of a request before it is known.
+    #[inline]
+    pub fn no_target(self) -> Target {
+        match self {
+            Self::Connected | Self::XrcTarget => Target::Connected,
+            Self::Datagram => Target::Datagram(DatagramSegment::ZERO),
+            Self::XrcInitiator => Target::Xrc(XrcSegment::ZERO),
+        }
+    }
+}
 
 /// What a window may allow. The values are those of the ring.
 const ACCESS: c_uint =

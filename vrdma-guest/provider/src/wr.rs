@@ -12,8 +12,8 @@ use vrdma_rings::{Operands, SendData, SendRequest};
 
 use crate::errno::Errno;
 use crate::post::sges;
-use crate::qp::{Kind, Pair, SendQueue, pair};
-use crate::request::{bind_type_2, carries_data, datagram, has_data, ring_flags, xrc};
+use crate::qp::{Pair, SendQueue, pair};
+use crate::request::{Kind, bind_type_2, carries_data, datagram, has_data, ring_flags, xrc};
 use crate::verbs::*;
 
 /// The requests since `ibv_wr_start`.
