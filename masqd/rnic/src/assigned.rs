@@ -71,11 +71,9 @@ impl Assigned {
         }
     }
 
-    /// Takes the receive of the next message, if it is at hand.
-    pub fn take(&mut self, work: &mut RecvWork) -> bool {
-        let Some(kept) = self.kept.pop_front() else { return false };
-        *work = kept;
-        true
+    /// Takes the receive of the next message, if it is at hand. Returns what it takes the place of.
+    pub fn take(&mut self, work: &mut RecvWork) -> Option<RecvWork> {
+        self.kept.pop_front().map(|kept| std::mem::replace(work, kept))
     }
 
     /// The next message has its receive.
@@ -83,8 +81,8 @@ impl Assigned {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Takes the next receive, to flush it.
-    pub fn take_to_flush(&mut self, work: &mut RecvWork) -> bool {
+    /// Takes the next receive, to flush it, likewise.
+    pub fn take_to_flush(&mut self, work: &mut RecvWork) -> Option<RecvWork> {
         self.closed = true;
         self.take(work)
     }
@@ -136,11 +134,11 @@ mod tests {
         assert_eq!((posted, assigned.get_mut(1).unwrap().wr_id), (3, 2));
         assert_eq!(assigned.has(0), Ok(true));
         for wr_id in 0..3 {
-            assert!(assigned.take(&mut work));
+            assert!(assigned.take(&mut work).is_some());
             assigned.passed();
             assert_eq!(work.wr_id, wr_id);
         }
-        assert!(!assigned.take(&mut work));
+        assert!(assigned.take(&mut work).is_none());
         assert!(matches!(assigned.has(1), Err(SteerFault::Invalid(_))), "it has been completed");
         assert_eq!(assigned.has(2), Ok(false));
     }
@@ -163,7 +161,7 @@ mod tests {
         let too_short = Failure::new(Status::LocLenErr, Cause::ReceiveTooShort);
         assert_eq!(assigned.claim(1, 0..101), Err(SteerFault::Receive(too_short)));
         let mut flushed = Vec::new();
-        while assigned.take_to_flush(&mut work) {
+        while assigned.take_to_flush(&mut work).is_some() {
             flushed.push(work.failure);
         }
         assert_eq!(flushed, [None, Some(too_short)]);

@@ -299,9 +299,8 @@ impl Env for QpEnv<'_> {
     fn next_assigned_to_flush(&mut self, work: &mut RecvWork) -> bool {
         let member = self.io.member.filter(|m| m.is_leader());
         let group = member.and_then(|m| self.groups.get_mut(m.group));
-        let taken = group.is_some_and(|g| g.assigned.take_to_flush(work));
-        *self.assigned = self.assigned.saturating_sub(usize::from(taken));
-        taken
+        let taken = group.and_then(|g| g.assigned.take_to_flush(work));
+        self.has_taken_assigned(taken)
     }
 
     fn assign_recv(&mut self, number: u32, bytes: Range<u64>) -> Result<(), SteerFault> {

@@ -49,14 +49,21 @@ impl QpEnv<'_> {
         if !member.is_leader() {
             return false;
         }
-        let assigned = self.groups.get_mut(member.group).is_some_and(|g| g.assigned.take(work));
-        *self.assigned = self.assigned.saturating_sub(usize::from(assigned));
-        if !assigned && !self.take_recv(work) {
+        let taken = self.groups.get_mut(member.group).and_then(|g| g.assigned.take(work));
+        if !self.has_taken_assigned(taken) && !self.take_recv(work) {
             return false;
         }
         if let Some(group) = self.groups.get_mut(member.group) {
             group.assigned.passed();
         }
+        true
+    }
+
+    /// A receive that was assigned has been taken, and this buffer has served its last message; or none was at hand.
+    pub(super) fn has_taken_assigned(&mut self, spare: Option<RecvWork>) -> bool {
+        let Some(spare) = spare else { return false };
+        self.spares.give_back_recv(spare);
+        *self.assigned = self.assigned.saturating_sub(1);
         true
     }
 
@@ -74,8 +81,9 @@ impl QpEnv<'_> {
             if !limits::may_assign(self.assigned.saturating_sub(own), own) {
                 return Err(SteerFault::NotReady);
             }
-            let mut work = RecvWork::default();
+            let mut work = self.spares.lend_recv();
             if !self.take_recv(&mut work) {
+                self.spares.give_back_recv(work);
                 return Err(SteerFault::NotReady);
             }
             if let Some(group) = self.groups.get_mut(member.group) {

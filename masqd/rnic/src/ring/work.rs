@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::pages::RingPages;
 use crate::limits;
 use crate::memory::{GuestMemory, Span};
-use crate::transport::{Bind, KeyChange, Placed, RecvWork, Registration, SendOp, SendWork, Sge, Status};
+use crate::transport::{Bind, KeyChange, RecvWork, Registration, SendOp, SendWork, Sge, Status};
 
 const PRODUCER: usize = std::mem::offset_of!(WorkHeader, producer);
 const TAKEN: usize = std::mem::offset_of!(WorkHeader, taken);
@@ -494,7 +494,8 @@ impl RecvRing {
         let head = RecvHeader::read_from_bytes(&head).map_err(|_| RingBroken)?;
         work.wr_id = head.wr_id;
         work.next_index = self.ring.consumer;
-        (work.placed, work.failure) = (Placed::default(), None);
+        work.placed.clear();
+        work.failure = None;
         work.sges.clear();
         work.defect = if head.num_sge as usize > self.max_sge || head.reserved != 0 {
             Some(Status::LocQpOpErr)

@@ -56,6 +56,12 @@ impl Placed {
         self.bytes += bytes;
     }
 
+    /// Forgets everything, and keeps the room.
+    pub fn clear(&mut self) {
+        self.claimed.clear();
+        self.bytes = 0;
+    }
+
     /// Whether nothing has been claimed.
     pub fn is_empty(&self) -> bool {
         self.claimed.is_empty()
