@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use masq_driver::{DriverError, GroupAttr};
 use masq_types::Features;
+use masq_wire::Inquiry;
 use vrdma_abi::ring::SPLIT_WRITE_IMM;
 
 use crate::assigned::Assigned;
@@ -73,6 +74,8 @@ pub struct Group {
     pub paths: Paths,
     /// Where they lead, in the engine's table.
     pub peer: Option<usize>,
+    /// The question whether the peer is connected to it.
+    pub question: Question,
     /// The next chunk, when it was looked at and must not start yet, or finds nobody with room.
     next: Held<SendWork>,
     /// What must be done before it starts.
@@ -105,6 +108,39 @@ struct Sub {
     under_way: u32,
     /// Chunks that it has carried.
     carried: u64,
+}
+
+/// The question to the peer's RNIC whether its queue pair is connected to this one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Question {
+    /// What an answer repeats: another one for each connection.
+    pub token: [u8; Inquiry::TOKEN_BYTES],
+    /// When it may be asked again.
+    next: Time,
+    /// How long after that the next time.
+    pause: Duration,
+}
+
+impl Question {
+    /// A connection begins.
+    pub fn new(token: [u8; Inquiry::TOKEN_BYTES]) -> Self {
+        Self { token, next: Time::ZERO, pause: FIRST_ASKED_AGAIN }
+    }
+
+    /// It is to be asked again soon.
+    pub fn reopen(&mut self) {
+        self.pause = FIRST_ASKED_AGAIN;
+    }
+
+    /// Whether it is to be asked now.
+    pub fn is_due(&mut self, now: Time) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now.plus(self.pause);
+            self.pause = (self.pause * 2).min(LAST_ASKED_AGAIN);
+        }
+        is_due
+    }
 }
 
 /// How a path leads to the peer.
@@ -150,6 +186,10 @@ struct GroupFailure {
     told: bool,
 }
 
+/// How long until the peer's RNIC is asked a second time whether its queue pair is connected to this one, when something is sent.
+const FIRST_ASKED_AGAIN: Duration = Duration::from_millis(1);
+/// The same at most, as the pause doubles.
+const LAST_ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// How many chunks one member has under way: one that it sends, and one behind it, so that a slow path holds little.
 const MOST_UNDER_WAY: u32 = 2;
 /// WAITs that one look at the spine passes.
@@ -177,6 +217,7 @@ impl Group {
             ways: Vec::new(),
             paths: Paths::new(0),
             peer: None,
+            question: Question::default(),
             next: Held::default(),
             after: After::default(),
             spine: Spine::default(),

@@ -178,9 +178,9 @@ fn a_guest_with_silent_peers_blames_no_path() {
         assert_eq!(wait(&mut m.net, &mut cq).status, WC_RETRY_EXC_ERR);
     }
     let ms = (m.net.now - began) / 1_000_000;
-    assert!(m.net.counter(0, "path_migrations") > 20);
+    assert_eq!(m.net.counter(0, "path_migrations"), 0, "nobody has confirmed their connections");
     let checks = m.net.counter(0, "path_checks");
-    assert!(checks <= 4 * (ms / 10 + 2), "{checks} in {ms} ms");
+    assert!(checks > 0 && checks <= 4 * (ms / 10 + 2), "{checks} in {ms} ms");
     assert_eq!(told(&mut m, 0), []);
     m.message(SEND_OP_RDMA_WRITE, 1, 0, LEN, CHUNK);
     finish(&mut m, 1);

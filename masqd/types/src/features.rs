@@ -13,8 +13,9 @@ impl Features {
     /// Timed and selective acknowledgements: the manufacturer opcodes 0xc0 and 0xc1.
     pub const SELECTIVE: Features = Features(1);
     /// Groups of queue pairs, by which a connection uses several paths of the underlay: within them, the manufacturer opcodes 0xc2 to 0xc8, and between
-    /// hosts probes of those paths, 0xce and 0xcf. 2 was that of an earlier version, which had groups and answered no probes.
-    pub const MULTIPATH: Features = Features(8);
+    /// hosts probes of those paths, 0xce and 0xcf, and questions who is connected, 0xd8 and 0xd9. 2 and 8 were those of earlier versions, which had groups and answered no
+    /// probes, or no such questions.
+    pub const MULTIPATH: Features = Features(32);
     /// Ends of WRITEs with immediate data of which parts have come by other paths: the manufacturer opcodes 0xc9 and 0xca.
     pub const WRITE_ENDS: Features = Features(4);
     /// READs whose requests tell that their message goes on behind them, and whose answers tell, when the request has AckReq set, how long the responder held

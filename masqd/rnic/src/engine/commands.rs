@@ -425,7 +425,8 @@ impl Engine {
         if let Some(qp) = self.world.qps.get_mut(key) {
             qp.path = path;
         }
-        if let Some(remote) = remote {
+        // A hidden one sends by its own path when the peer's RNIC has confirmed the connection.
+        if let Some(remote) = remote.filter(|_| !self.world.qps.get(key).is_some_and(Qp::is_sibling)) {
             self.world.claim_remote(key, remote);
         }
         // A local peer may have been trying in vain.

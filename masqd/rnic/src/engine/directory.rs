@@ -75,6 +75,7 @@ impl Engine {
                     }
                 }
                 Note::Speaker(remote) => self.world.find_speaker(remote),
+                Note::Silent { key, remote, age } => self.world.silence(key, &remote, age),
                 Note::Path(ends, is_up) => self.world.path_judged(ends, is_up),
                 Note::Adopt(moving) => self.adopt(*moving),
                 Note::Adopted(remains) => self.clear_up(remains),

@@ -73,6 +73,8 @@ pub enum Note {
     WireGone { from: usize, local: LocalId, qpn: WireQpn },
     /// Who sends to this queue pair behind the underlay may have changed: the reader has the one whose turn it is.
     Speaker(RemoteQp),
+    /// A queue pair of the reader's has lost this claim to send to a queue pair behind the underlay.
+    Silent { key: QpKey, remote: RemoteQp, age: u64 },
     /// The sender has found a path to a peer down, or up.
     Path(Ends, bool),
     /// A vNIC that has left the sender.

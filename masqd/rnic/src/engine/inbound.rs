@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use masq_types::WireQpn;
-use masq_wire::{Bth, Ecn, Parsed, PathProbe, parse};
+use masq_wire::{Bth, Ecn, Inquiry, Parsed, PathProbe, parse};
 
 use super::World;
 use super::fabric::Packets;
@@ -196,7 +196,7 @@ impl Inbound {
         world.schedule(key);
     }
 
-    /// A packet for the RNIC itself: another one asks whether a path carries packets, or answers that.
+    /// A packet for the RNIC itself: another one asks whether a path carries packets, or whether queue pairs are connected, or answers that.
     #[cold]
     fn handle_probe(&mut self, world: &mut World, local: SocketAddr, arrived: Arrived, packet: &[u8]) {
         self.flows.select(arrived.source, local);
@@ -205,8 +205,15 @@ impl Inbound {
             Seen::Explained => self.counters.rx_icrc_explained += 1,
             Seen::Exact => {}
         }
-        let Some(probe) = PathProbe::parse(packet) else { return self.counters.rx_malformed += 1 };
         let ends = Ends { local: arrived.local, remote: arrived.source.ip() };
+        if let Some(inquiry) = Inquiry::parse(packet) {
+            let about = if inquiry.is_answer { inquiry.here } else { inquiry.there };
+            return match world.wire.contains_key(&(ends.local, about)) {
+                true => world.handle_inquiry(ends, inquiry),
+                false => self.forward(world, (ends.local, about), arrived, packet),
+            };
+        }
+        let Some(probe) = PathProbe::parse(packet) else { return self.counters.rx_malformed += 1 };
         if !probe.is_answer {
             return world.answer_probe(Ask { ends, token: probe.token, bytes: packet.len() });
         }

@@ -19,6 +19,7 @@ mod env;
 mod fabric;
 mod groups;
 mod inbound;
+mod inquiry;
 mod inspect;
 mod moving;
 mod paths;

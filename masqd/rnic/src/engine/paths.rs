@@ -1,17 +1,18 @@
 //! The paths of a queue pair that uses several: which packets are its own, which way its packets go, and what becomes of them when a path dies.
 //!
-//! Each member of a group takes packets by all paths of the group, so all of their ends count as its own: it has its number at each local address, and a claim to its
-//! peer at each remote one, as if it were connected there ([`speakers`](super::speakers)).
+//! Each member of a group takes packets by all paths of the group, so all of their ends count as its own: it has its number at each local address, and, when the peer's
+//! RNIC has confirmed the connection ([`inquiry`](super::inquiry)), a claim to its peer at each remote one, as if it were connected there ([`speakers`](super::speakers)).
 
 use std::net::IpAddr;
 
 use masq_driver::DriverError;
 use masq_types::WireQpn;
+use rand_chacha::rand_core::RngCore;
 use slab::Slab;
 
 use super::inspect::show_sent;
 use super::{Engine, World};
-use crate::group::{Arrivals, Group, Verdict, Way};
+use crate::group::{Arrivals, Group, Question, Verdict, Way};
 use crate::qp::{Path, Qp, QpIo, QpKey};
 use crate::transport::Transmit;
 use crate::udp::LocalId;
@@ -60,7 +61,10 @@ impl World {
     pub(super) fn path_in(&self, qp: &Qp, local: LocalId, source: IpAddr) -> Option<u8> {
         match qp.io.member {
             None => (qp.path.remote_peer() == Some(source)).then_some(0),
-            Some(member) => self.vnics.get(qp.io.vnic)?.groups.get(member.group)?.path_between(local, source),
+            Some(member) => {
+                let group = self.vnics.get(qp.io.vnic)?.groups.get(member.group)?;
+                group.path_between(local, source).filter(|path| group.paths.takes(*path))
+            }
         }
     }
 
@@ -174,12 +178,19 @@ impl Engine {
             let (home, qpn, peer) = (qp.path.local(), qp.io.wire_qpn, qp.path.remote_qp());
             for way in ways.iter().filter(|way| Some(way.local) != home) {
                 world.wire_up(way.local, qpn, key, None);
-                if let Some((_, _, peer)) = peer {
-                    world.claim_remote(key, (way.local, way.route.peer(), peer));
-                }
+            }
+            // The leader has its claim already, and those by the other ways come when the peer's RNIC has confirmed the connection.
+            if let (Some((_, _, peer)), Some(first)) = (peer, ways.first().filter(|w| Some(w.local) != home))
+            {
+                world.claim_remote(key, (first.local, first.route.peer(), peer));
             }
         }
         world.lead(leader, ways);
+        let token = self.random.next_u64().to_be_bytes();
+        if let Some((_, group)) = self.world.group_of(leader) {
+            group.question = Question::new(token);
+        }
+        self.world.ask_peer(leader);
     }
 
     /// Sends what a member has appended, by the path that it uses.
@@ -190,6 +201,7 @@ impl Engine {
         let (member, dscp) = (qp.io.member, vnic.shaping.dscp);
         let Some(member) = member else { return self.tx.discard(transmit) };
         let Some(group) = vnic.groups.get_mut(member.group) else { return self.tx.discard(transmit) };
+        let leader = group.member(0).filter(|_| !group.paths.is_confirmed());
         let path = group.paths.out(member.number, transmit.is_answer);
         let Some(way) = group.ways().get(usize::from(path)).filter(|way| qp.sends_by(way)) else {
             return self.tx.discard(transmit);
@@ -204,6 +216,9 @@ impl Engine {
         let tap_wants_more = qp.tap.as_ref().is_none_or(|tap| show_sent(&**tap, &self.edge, &self.tx));
         if !tap_wants_more {
             self.world.end_tap(key);
+        }
+        if let Some(leader) = leader {
+            self.world.ask_peer(leader);
         }
     }
 }

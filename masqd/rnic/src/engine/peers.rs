@@ -137,17 +137,25 @@ impl Engine {
             worked = true;
             self.send_probe(&ask, true);
         }
+        while let Some((ends, inquiry)) = self.world.inquiries.pop() {
+            worked = true;
+            self.send_own(ends, inquiry.is_answer, |out| inquiry.emit(out));
+        }
         worked
     }
 
-    /// A probe that finds no room is lost, as on any network.
     fn send_probe(&mut self, ask: &Ask, is_answer: bool) {
+        let Ask { ends, token, bytes } = *ask;
+        self.send_own(ends, is_answer, |out| PathProbe { is_answer, token }.emit(out, bytes));
+    }
+
+    /// A packet of the RNIC's own. One that finds no room is lost, as on any network.
+    fn send_own(&mut self, ends: Ends, is_answer: bool, emit: impl FnOnce(&mut Vec<u8>) -> usize) {
         if self.tx_blocked || (self.tx.is_full() && !self.flush()) {
             return;
         }
-        let Ask { ends, token, bytes } = *ask;
         let Some(route) = self.edge.route(ends.local, ends.remote, ROCEV2_UDP_PORT, 0, 0) else { return };
-        let bytes = PathProbe { is_answer, token }.emit(self.tx.buffer(), bytes);
+        let bytes = emit(self.tx.buffer());
         let transmit = Transmit { segments: 1, segment_bytes: bytes, total_bytes: bytes, is_answer };
         self.tx.add(&self.edge, &route, None, transmit);
     }

@@ -2,7 +2,7 @@
 //!
 //! A packet does not say which queue pair has sent it, so a peer cannot tell several queue pairs at one address apart: a guest could connect to its
 //! neighbour's peer, and be taken for the neighbour. A reliable connection has two ends. So of those that are connected to the same peer from the same address, only the oldest that
-//! is alive sends. To the others the peer seems not to answer, as is the case where both ends are local.
+//! is alive sends, and where several paths are used, by the others than the first only one whose connection the peer's RNIC has confirmed ([`inquiry`](super::inquiry)). To the others the peer seems not to answer, as is the case where both ends are local.
 //!
 //! The engines of an RNIC share one list of all of them. Commands change it, and the death of the one that sends; packets ask the queue pair alone
 //! ([`Claim::sends`]). Who comes to the head of a list is told so: by its own engine, or by a note to it ([`Note::Speaker`]), which only says that there is something to look at, so
@@ -59,6 +59,15 @@ impl Speakers {
         let all = inner.claimants.entry(remote).or_insert_with(|| VecDeque::with_capacity(1));
         all.push_back(Claimant { age, engine, key });
         Claim { age, sends: all.len() == 1 }
+    }
+
+    /// The RNIC of `remote` has confirmed that it is connected to this queue pair, so to nobody else, whoever was before. Returns those who have no claim any more.
+    fn confirm(&self, remote: RemoteQp, engine: usize, key: QpKey) -> (Claim, VecDeque<Claimant>) {
+        let mut inner = self.lock();
+        let age = inner.connections;
+        inner.connections += 1;
+        let all = VecDeque::from([Claimant { age, engine, key }]);
+        (Claim { age, sends: true }, inner.claimants.insert(remote, all).unwrap_or_default())
     }
 
     /// It is connected no more. Returns whether others are.
@@ -125,6 +134,40 @@ impl World {
             tracing::debug!(%address, %qpn, "the peer is connected to another queue pair");
             // Which may be dead.
             self.find_speaker(remote);
+        }
+    }
+
+    /// The peer's RNIC has confirmed that `remote` is connected to a queue pair.
+    pub(super) fn confirm_remote(&mut self, key: QpKey, remote: RemoteQp) {
+        let index = self.index();
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        qp.drop_claim(&remote);
+        let (claim, others) = self.speakers.confirm(remote, index, key);
+        if qp.path.remote_qp() == Some(remote) {
+            qp.claim = Some(claim);
+        } else {
+            qp.other_claims.push((remote, claim));
+        }
+        for other in others.into_iter().filter(|other| (other.engine, other.key) != (index, key)) {
+            if other.engine == index {
+                self.silence(other.key, &remote, other.age);
+            } else if let Some(fabric) = &mut self.fabric {
+                fabric.note(other.engine, Note::Silent { key: other.key, remote, age: other.age });
+            }
+        }
+    }
+
+    /// A queue pair has lost a claim to who is connected to `remote`. One that is on its way between engines finds that out when it comes.
+    pub(super) fn silence(&mut self, key: QpKey, remote: &RemoteQp, age: u64) {
+        let Some(qp) = self.qps.get_mut(key) else { return };
+        if qp.claim_on(remote).is_none_or(|claim| claim.age != age) {
+            return;
+        }
+        qp.drop_claim(remote);
+        if let Some((_, group)) = self.group_of(key) {
+            // If the peer is connected to this one after all, and an answer has been late, it says so again.
+            group.paths.doubt();
+            group.question.reopen();
         }
     }
 
@@ -231,5 +274,27 @@ mod tests {
         assert!(!shared.leave(&remote, claims[3].age));
         assert_eq!((first(&shared), shared.lock().claimants.len()), (None, 0));
         assert!(shared.join(remote, 1, key(5)).sends);
+    }
+
+    #[test]
+    fn who_is_confirmed_is_the_only_one() {
+        let shared = Speakers::default();
+        let remote = (LocalId(1), IpAddr::from([192, 0, 2, 1]), WireQpn::from_wire(7));
+        let key = QpKey::for_test;
+        let claims = [0, 1].map(|n| shared.join(remote, n, key(n)));
+        let (claim, others) = shared.confirm(remote, 0, key(2));
+        assert!(claim.sends);
+        assert_eq!(others.iter().map(|c| (c.age, c.key)).collect::<Vec<_>>(), [(0, key(0)), (1, key(1))]);
+        assert!(!shared.moved(&remote, claims[0].age, 1, key(10)), "not any more");
+        shared.leave(&remote, claims[1].age);
+        assert_eq!(shared.first(&remote).map(|c| c.key), Some(key(2)), "who has no claim takes none away");
+        // The peer is connected anew, to another one.
+        let (newer, others) = shared.confirm(remote, 1, key(3));
+        assert_eq!(others.iter().map(|c| c.age).collect::<Vec<_>>(), [claim.age]);
+        assert_eq!(shared.first(&remote).map(|c| c.key), Some(key(3)));
+        shared.leave(&remote, claim.age);
+        assert!(!shared.leave_to_others(&remote, newer.age));
+        assert!(!shared.leave(&remote, newer.age));
+        assert_eq!(shared.lock().claimants.len(), 0);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use masq_driver::{DriverError, Event, EventSink, QpFault, QpHandle, QpState, VnicId};
 use masq_types::WireQpn;
+use masq_wire::Inquiry;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
@@ -16,7 +17,7 @@ use super::spares::Spares;
 use super::speakers::Speakers;
 use super::watch::Watch;
 use crate::datagram::Losses;
-use crate::peers::{Ask, Peers, Verdicts};
+use crate::peers::{Ask, Ends, Peers, Verdicts};
 use crate::qp::{Qp, QpIo, QpKey, QpTable};
 use crate::shaping::Gate;
 use crate::transport::{Counters, QpCore, Time};
@@ -58,6 +59,8 @@ pub struct World {
     pub verdicts: Arc<Verdicts>,
     /// Probes of other hosts that are to be answered.
     pub probes: Vec<Ask>,
+    /// Questions of this RNIC's, and answers of it, whether queue pairs are connected.
+    pub inquiries: Vec<(Ends, Inquiry)>,
     /// What groups do about paths that die.
     pub paths: PathCounters,
     /// All that had come to the sockets at this moment has been dealt with.
@@ -93,6 +96,7 @@ impl World {
             peers: Peers::new(0),
             verdicts: Arc::default(),
             probes: Vec::new(),
+            inquiries: Vec::new(),
             paths: PathCounters::default(),
             listened: Time::ZERO,
             behind_since: None,

@@ -11,6 +11,8 @@
 //! - It has left its home twice before and had no answer there since: it stays away for 250 ms, doubling up to 5 s, whatever probes say.
 //!
 //! The peer answers by the path that the newest request has come by.
+//!
+//! Until the peer's RNIC has confirmed that its queue pair is connected to this one (`engine/inquiry`), everybody's packets take path 0.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -26,6 +28,10 @@ use crate::transport::Time;
 pub struct Paths {
     /// Each path, with the place of the member whose home it is.
     all: Vec<Line>,
+    /// The peer's RNIC has confirmed the connection.
+    is_confirmed: bool,
+    /// It has said by itself that it knows of the connection, at least.
+    is_known: bool,
 }
 
 #[derive(Debug)]
@@ -110,7 +116,7 @@ impl Paths {
                 change: None,
             },
         };
-        Self { all: (0..count).map(line).collect() }
+        Self { all: (0..count).map(line).collect(), is_confirmed: false, is_known: false }
     }
 
     /// So many paths lead another way than before. What has been counted stays.
@@ -120,6 +126,33 @@ impl Paths {
             line.traffic = before.traffic;
             line.member.changes = before.member.changes;
         }
+    }
+
+    /// The peer's RNIC confirms the connection: members go home.
+    pub fn confirm(&mut self) {
+        (self.is_confirmed, self.is_known) = (true, true);
+    }
+
+    /// The peer's RNIC has asked whether it is connected to this group: what comes by other paths than the first is its queue pair's.
+    pub fn know(&mut self) {
+        self.is_known = true;
+    }
+
+    /// Somebody else's connection was confirmed: members take the first path again.
+    pub fn doubt(&mut self) {
+        self.is_confirmed = false;
+    }
+
+    /// Whether packets are taken that come by this path.
+    #[inline]
+    pub fn takes(&self, path: u8) -> bool {
+        path == 0 || self.is_known
+    }
+
+    /// Whether it has.
+    #[inline]
+    pub fn is_confirmed(&self) -> bool {
+        self.is_confirmed
     }
 
     fn place(&self, number: u8) -> Option<&Place> {
@@ -133,6 +166,9 @@ impl Paths {
     /// The path that a member's next packets take.
     #[inline]
     pub fn out(&self, number: u8, is_answer: bool) -> u8 {
+        if !self.is_confirmed {
+            return 0;
+        }
         self.place(number).map_or(number, |m| if is_answer { m.answers } else { m.requests })
     }
 
@@ -154,7 +190,7 @@ impl Paths {
     /// A member is about to send. Returns whether it has to leave its path for another one, since that is known to be dead: what is under way is lost.
     #[inline]
     pub fn settle(&mut self, number: u8, peer: &Peer, now: Time) -> bool {
-        let Some(member) = self.place(number) else { return false };
+        let Some(member) = self.place(number).filter(|_| self.is_confirmed) else { return false };
         if member.requests == number && !peer.is_down(number) {
             return false;
         }
@@ -178,6 +214,9 @@ impl Paths {
         timeout: Duration,
         unanswered: Option<Duration>,
     ) -> Verdict {
+        if !self.is_confirmed {
+            return Verdict::Stays;
+        }
         let Some(member) = self.place_mut(number) else { return Verdict::Lost };
         member.doubts = member.doubts.saturating_add(1);
         let Place { requests, doubts, .. } = *member;
@@ -238,7 +277,8 @@ impl Paths {
     pub fn describe(&self, number: u8, peer: &Peer, now: Time) -> Option<Described> {
         let Line { traffic, member } = self.all.get(usize::from(number))?;
         let Place { changes, change, .. } = *member;
-        Some(Described { traffic: *traffic, taken: self.next(number, peer, now), changes, change })
+        let taken = if self.is_confirmed { self.next(number, peer, now) } else { 0 };
+        Some(Described { traffic: *traffic, taken, changes, change })
     }
 }
 

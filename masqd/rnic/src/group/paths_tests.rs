@@ -27,7 +27,9 @@ impl Four {
         let mut peers = Peers::new(0);
         let all: Vec<Ends> = (0..4).map(ends).collect();
         let key = peers.join(&all, Time::ZERO, |_| false).unwrap();
-        Self { paths: Paths::new(4), peers, key }
+        let mut paths = Paths::new(4);
+        paths.confirm();
+        Self { paths, peers, key }
     }
 
     fn peer(&self) -> &Peer {
@@ -165,6 +167,7 @@ fn paths_begin_anew() {
     f.paths.sent(1, 100);
     assert!(f.settle(1, at(2)).0);
     f.paths.begin(4);
+    f.paths.confirm();
     let told = f.paths.describe(1, f.peer(), at(3)).unwrap();
     assert_eq!((told.traffic.tx_bytes, told.changes, told.change, told.taken), (100, 1, None, 0));
     assert_eq!(f.settle(1, at(3)), (true, 0));
@@ -173,9 +176,25 @@ fn paths_begin_anew() {
 #[test]
 fn answers_follow_requests() {
     let mut p = Paths::new(4);
+    p.confirm();
     p.arrived(2, 3, Arrivals { requests: true, answers: false });
     assert_eq!((p.out(2, true), p.out(2, false)), (3, 2));
     p.arrived(2, 1, ANSWER);
     assert_eq!(p.out(2, true), 3);
     assert_eq!((p.out(9, true), p.out(9, false)), (9, 9));
+}
+
+/// As long as the peer's RNIC has not said that its queue pair is connected to this one, the other paths are not to be used, whatever comes by them.
+#[test]
+fn what_is_not_confirmed_takes_the_first_path() {
+    let mut f = Four::new();
+    f.paths.begin(4);
+    f.peers.judged(ends(0), false, at(1));
+    f.paths.arrived(2, 3, Arrivals { requests: true, answers: true });
+    assert_eq!(f.settle(2, at(2)), (false, 0));
+    assert_eq!(f.unanswered(2, at(3)), Verdict::Stays);
+    assert_eq!((f.paths.out(2, false), f.paths.out(2, true)), (0, 0));
+    assert_eq!(f.paths.describe(2, f.peer(), at(3)).unwrap().taken, 0);
+    f.paths.confirm();
+    assert_eq!((f.paths.out(2, false), f.paths.out(2, true)), (2, 3));
 }

@@ -88,6 +88,8 @@ impl Multi {
         self.b.to_rtr_by(&mut self.net, &self.b_qp.qp, b, options);
         self.a.to_rts(&mut self.net, &self.a_qp.qp, options);
         self.b.to_rts(&mut self.net, &self.b_qp.qp, options);
+        // The RNICs have confirmed the connection to each other: before that it has one path.
+        self.net.run(20);
     }
 
     /// Back to RESET at both ends, and connected again.

@@ -3,6 +3,7 @@
 mod datagrams;
 mod forged;
 mod objects;
+mod paths;
 mod refusals;
 mod revocation;
 mod tenants;
@@ -39,24 +40,41 @@ fn three_tenants() -> Layout {
     layout
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    let programs = args.programs.unwrap_or_else(programs);
-    let mut world = match World::start(&programs, three_tenants()) {
-        Ok(world) => world,
-        Err(e) => {
-            eprintln!("isolation: the hosts do not start: {e}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let mut runner = Runner::new(args.only);
-    let tests =
-        [tenants::TESTS, refusals::TESTS, revocation::TESTS, forged::TESTS, objects::TESTS, datagrams::TESTS]
-            .concat();
+/// Runs tests on hosts of this layout, if any of them are wanted.
+fn run(
+    runner: &mut Runner,
+    programs: &std::path::Path,
+    layout: Layout,
+    tests: &[Test],
+) -> std::io::Result<()> {
+    if !tests.iter().any(|(name, _)| runner.wants(name)) {
+        return Ok(());
+    }
+    let mut world = World::start(programs, layout)?;
     for (name, run) in tests {
         let tails = world.cluster.tails();
         if !runner.case(name, move || tails.read(15), || run(&mut world)) {
             world.stop_guests();
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let programs = args.programs.unwrap_or_else(programs);
+    let mut runner = Runner::new(args.only);
+    let one_path =
+        [tenants::TESTS, refusals::TESTS, revocation::TESTS, forged::TESTS, objects::TESTS, datagrams::TESTS]
+            .concat();
+    for (layout, tests) in [
+        (three_tenants(), one_path.as_slice()),
+        (paths::four_paths(layout(), true), paths::TESTS),
+        (paths::four_paths(layout(), false), paths::SHARED_TESTS),
+    ] {
+        if let Err(e) = run(&mut runner, &programs, layout, tests) {
+            eprintln!("isolation: the hosts do not start: {e}");
+            return ExitCode::FAILURE;
         }
     }
     runner.finish()
