@@ -13,11 +13,12 @@ WANTED = {
     0x00: "SEND First", 0x01: "SEND Middle", 0x02: "SEND Last", 0x03: "SEND Last with Immediate", 0x04: "SEND Only",
     0x05: "SEND Only with Immediate", 0x06: "WRITE First", 0x07: "WRITE Middle", 0x08: "WRITE Last",
     0x09: "WRITE Last with Immediate", 0x0a: "WRITE Only", 0x0b: "WRITE Only with Immediate", 0x0c: "READ Request",
-    0x0d: "READ Response First", 0x0e: "READ Response Middle", 0x0f: "READ Response Last", 0x10: "READ Response Only",
-    0x12: "ATOMIC Acknowledge", 0x13: "CmpSwap", 0x14: "FetchAdd", 0xc0: "timed Acknowledge",
+    0x0e: "READ Response Middle", 0x0f: "READ Response Last", 0x12: "ATOMIC Acknowledge", 0x13: "CmpSwap", 0x14: "FetchAdd",
+    0xc0: "timed Acknowledge", 0xcc: "timed READ Response First", 0xcd: "timed READ Response Only",
 }
-# The standard's acknowledgement, which our RNICs use towards others, and ours that names what has come behind a gap.
-MAY_BE = {0x11, 0xc1}
+# The standard's beginnings of answers, where none is timed; its acknowledgement, which our RNICs use towards others, and ours that names what has come behind a gap;
+# a READ Request behind which the message goes on.
+MAY_BE = {0x0d, 0x10, 0x11, 0xc1, 0xcb}
 
 
 def main(path):

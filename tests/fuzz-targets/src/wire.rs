@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use masq_wire::ip::Datagram;
 use masq_wire::pcap::Pcap;
-use masq_wire::{Arrived, Bth, IcrcFlow, IcrcVerdict, Kind, MAX_HEADER_BYTES, PathProbe, parse};
+use masq_wire::{Arrived, Bth, IcrcFlow, IcrcVerdict, Inquiry, Kind, MAX_HEADER_BYTES, PathProbe, parse};
 
 /// One input: as a datagram's payload, an IP packet, and a capture.
 pub fn run(data: &[u8]) {
@@ -37,6 +37,11 @@ fn payload(bytes: &[u8]) {
         assert_eq!(probe.emit(&mut again, bytes.len()).next_multiple_of(4), again.len());
         assert!(again.len() < bytes.len() + 4);
         assert_eq!(PathProbe::parse(&again), Some(probe));
+    }
+    if let Some(inquiry) = Inquiry::parse(bytes) {
+        let mut again = Vec::new();
+        assert_eq!(inquiry.emit(&mut again), bytes.len());
+        assert_eq!(Inquiry::parse(&again), Some(inquiry));
     }
     let Ok(parsed) = parse(bytes) else { return };
     let mut headers = [0x5a; MAX_HEADER_BYTES];
