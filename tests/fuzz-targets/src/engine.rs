@@ -4,8 +4,8 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use masq_driver::{Command, Connection, DriverError, QpChange, QpState, Reply};
-use masq_rnic::RnicConfig;
 use masq_rnic::transport::Time;
+use masq_rnic::{Engine, RnicConfig};
 use masq_types::{Features, Gid, Psn, WireQpn};
 use vrdma_abi::ring::{SEND_OP_RDMA_WRITE, WC_SUCCESS};
 
@@ -33,11 +33,12 @@ pub fn net() -> Net {
     Net::new(&[RnicConfig::default()])
 }
 
-/// Lets the engine work for a number of turns and no more, however much a guest gives it to do.
+/// Lets the engines work for a number of turns and no more, however much a guest gives them to do.
 pub fn turns(net: &mut Net, count: usize) {
     for _ in 0..count {
-        let worked = net.engines[0].turn(Time::from_nanos(net.now));
-        let next = net.engines[0].deadline().map_or(0, Time::as_nanos);
+        let now = Time::from_nanos(net.now);
+        let worked = net.engines.iter_mut().fold(false, |worked, e| e.turn(now) | worked);
+        let next = net.engines.iter().filter_map(Engine::deadline).min().map_or(0, Time::as_nanos);
         // At least a microsecond; to the next deadline when there is nothing else to do.
         net.now = (net.now + 1_000).max(if worked { 0 } else { next.min(net.now + 1_000_000_000) });
     }
@@ -156,7 +157,7 @@ impl Honest {
     }
 }
 
-/// The devices that an engine has.
+/// The devices that the first engine has.
 pub fn devices(net: &mut Net) -> Vec<u32> {
     match net.execute(0, Command::List) {
         Ok(Reply::Objects(objects)) => objects.iter().map(|o| o.vnic.0).collect(),

@@ -36,7 +36,10 @@ pub fn datagram(input: &mut Input<'_>, victim: &Victim<'_>) -> Vec<u8> {
             datagram.resize(datagram.len().next_multiple_of(4), 0);
             datagram
         }
-        _ => packet(input, victim),
+        _ => {
+            let opcode = opcode(input);
+            packet(input, victim, opcode)
+        }
     }
 }
 
@@ -68,9 +71,8 @@ fn base_header(input: &mut Input<'_>, victim: &Victim<'_>, opcode: Opcode, paylo
     bytes.to_vec()
 }
 
-/// A packet with the headers that its opcode brings.
-fn packet(input: &mut Input<'_>, victim: &Victim<'_>) -> Vec<u8> {
-    let opcode = opcode(input);
+/// A packet with the headers that its opcode brings, and with room for an ICRC.
+pub fn packet(input: &mut Input<'_>, victim: &Victim<'_>, opcode: Opcode) -> Vec<u8> {
     let Some(info) = opcode.info() else { return base_header(input, victim, opcode, 0) };
     let payload = match input.below(4) {
         _ if !info.has_payload() => 0,

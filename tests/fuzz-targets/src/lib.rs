@@ -9,6 +9,7 @@
 //! | [`front_end`] | a front end's vhost-user messages, with any descriptors, cut anywhere | it is served or sent away; nothing of it stays, and the next one is served |
 //! | [`rings`] | a guest's rings, doorbells, and whatever else its memory holds | another vNIC's memory and queue pairs stay as they are |
 //! | [`verbs`] | a guest's requests on queue pairs of all types, about windows and registrations, its shared receive queues | the same, and who waits for datagrams gets none from strangers |
+//! | [`groups`] | a guest's chunk rings and requests that wait or steer, the packets of a peer with several paths, links that die | the same, and a peer's closed memory stays, and each of its receives completes once, with no more than it holds |
 //! | [`packets`] | a peer's packets, at a queue pair in any state | only memory that it may write is written, each request completes once |
 //! | [`datagrams`] | a network's datagrams, at an engine | the same through real keys, rings and ICRCs |
 //! | [`wire`] | datagrams and captures | parsing judges, and what it accepts it emits again |
@@ -20,6 +21,7 @@ pub mod datagrams;
 mod engine;
 mod forge;
 pub mod front_end;
+pub mod groups;
 mod input;
 pub mod model;
 pub mod packets;
@@ -43,11 +45,12 @@ mod pair;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("control", control::run),
     ("front_end", front_end::run),
     ("rings", rings::run),
     ("verbs", verbs::run),
+    ("groups", groups::run),
     ("packets", packets::run),
     ("datagrams", datagrams::run),
     ("wire", wire::run),

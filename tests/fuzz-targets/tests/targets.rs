@@ -73,6 +73,11 @@ fn verbs() {
 }
 
 #[test]
+fn groups() {
+    test("groups", 300);
+}
+
+#[test]
 fn packets() {
     test("packets", 600);
 }

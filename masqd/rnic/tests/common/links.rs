@@ -33,6 +33,17 @@ struct State {
     ends: HashMap<IpAddr, End>,
     fates: HashMap<(IpAddr, IpAddr), Fate>,
     held: Vec<(IpAddr, Packets)>,
+    /// The last ones that were sent, oldest first, and how many of them are kept.
+    overheard: VecDeque<Overheard>,
+    keeps: usize,
+}
+
+/// A datagram that was sent, whatever has become of it.
+#[derive(Clone, Debug)]
+pub struct Overheard {
+    pub from: SocketAddr,
+    pub to: IpAddr,
+    pub bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -72,6 +83,16 @@ impl Links {
         };
     }
 
+    /// From now on the last `count` datagrams are kept.
+    pub fn overhear(&self, count: usize) {
+        self.0.lock().unwrap().keeps = count;
+    }
+
+    /// The last datagrams, oldest first.
+    pub fn overheard(&self) -> Vec<Overheard> {
+        self.0.lock().unwrap().overheard.iter().cloned().collect()
+    }
+
     /// Delivers what is held. Returns how many trains that were.
     pub fn release(&self) -> usize {
         let mut state = self.0.lock().unwrap();
@@ -85,6 +106,15 @@ impl Links {
 }
 
 impl State {
+    fn keep(&mut self, from: SocketAddr, to: IpAddr, bytes: &[u8]) {
+        if self.keeps > 0 {
+            if self.overheard.len() >= self.keeps {
+                self.overheard.pop_front();
+            }
+            self.overheard.push_back(Overheard { from, to, bytes: bytes.to_vec() });
+        }
+    }
+
     fn deliver(&mut self, to: IpAddr, packets: Packets) {
         if let Some(end) = self.ends.get_mut(&to) {
             end.waiting.push_back(packets);
@@ -129,6 +159,9 @@ impl Datagrams for Port {
                 Some(Fate::From(address)) => address,
                 _ => self.address,
             };
+            for datagram in train.bytes.chunks(train.segment_bytes.max(1)) {
+                state.keep(SocketAddr::new(self.address, train.source_port), to, datagram);
+            }
             let packets = Packets {
                 bytes: train.bytes.to_vec(),
                 segment_bytes: train.segment_bytes,
