@@ -50,7 +50,7 @@ pub struct Host {
 /// The speed that guests' ports state, in Mbit/s. It is nominal, as that of any virtual device: what passes depends on where the peer is, on the paths that a connection
 /// has, and on the rates that policies allow. But programs go by it. UCX copies long messages in parts of 8 KiB for what states less, and never leaves one whole for the
 /// device, which could spread it over paths.
-pub const LINK_MBITS_PER_SEC: u32 = 100_000;
+const LINK_MBITS_PER_SEC: u32 = 100_000;
 
 impl Host {
     /// A host whose underlay has not been found yet.

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::device::Device;
 use crate::health::Health;
-use crate::host::{Host, LINK_MBITS_PER_SEC};
+use crate::host::Host;
 use crate::inbox::{Inbox, Message, NamedQueuePair, Report};
 use crate::realise::Realiser;
 use crate::underlay::{Alias, LinkState, Reconciled, Underlay, UnderlayError};
@@ -244,9 +244,7 @@ impl Supervisor {
     async fn look_at_underlay(&self, addresses: &[IpAddr]) -> bool {
         let state = self.underlay.state(addresses).await;
         let link = match &state {
-            Ok(LinkState { up, active_mtu }) => {
-                Link { up: *up, active_mtu: *active_mtu, mbits_per_sec: LINK_MBITS_PER_SEC }
-            }
+            Ok(LinkState { up, active_mtu }) => Link { up: *up, active_mtu: *active_mtu, ..self.host.link() },
             // Guests that run already see their port go down.
             Err(_) => Link { up: false, ..self.host.link() },
         };

@@ -199,6 +199,15 @@ impl Qp {
         self.path.remote_qp().zip(self.claim).into_iter().chain(self.other_claims.iter().copied())
     }
 
+    /// Has a claim from now on.
+    pub fn keep_claim(&mut self, remote: RemoteQp, claim: Claim) {
+        if self.path.remote_qp() == Some(remote) {
+            self.claim = Some(claim);
+        } else {
+            self.other_claims.push((remote, claim));
+        }
+    }
+
     /// Gives a claim up.
     pub fn drop_claim(&mut self, remote: &RemoteQp) {
         if self.path.remote_qp().as_ref() == Some(remote) {

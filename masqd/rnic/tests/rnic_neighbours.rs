@@ -54,6 +54,17 @@ impl Neighbour {
         );
     }
 
+    /// What it says changes nothing of B's, and A has all paths before it fails and afterwards.
+    fn is_not_heard(&mut self, m: &mut Multi) {
+        m.b.write(m.b_mr.gpa, &[0; LEN as usize]);
+        self.speak(m);
+        m.net.run(5);
+        assert!(m.b.read(m.b_mr.gpa, LEN as usize).iter().all(|byte| *byte == 0));
+        message(m, 1);
+        self.fails(m);
+        message(m, 2);
+    }
+
     /// Nobody has answered what it has asked.
     fn fails(&mut self, m: &mut Multi) {
         assert_eq!(completions_within(&mut m.net, &mut self.cq, 3000), [(7, WC_RETRY_EXC_ERR)]);
@@ -85,13 +96,7 @@ fn who_was_there_first_speaks_by_no_path() {
         let mut neighbour = Neighbour::attach(&mut m, engine);
         neighbour.connect(&mut m);
         m.renew(4);
-        m.b.write(m.b_mr.gpa, &[0; LEN as usize]);
-        neighbour.speak(&mut m);
-        m.net.run(5);
-        assert!(m.b.read(m.b_mr.gpa, LEN as usize).iter().all(|byte| *byte == 0));
-        message(&mut m, 1);
-        neighbour.fails(&mut m);
-        message(&mut m, 2);
+        neighbour.is_not_heard(&mut m);
     }
 }
 
@@ -118,13 +123,7 @@ fn who_was_connected_before_speaks_no_more() {
         assert_eq!(taken, [0, 1, 2, 3], "it is the peer");
 
         m.renew(4);
-        m.b.write(m.b_mr.gpa, &[0; LEN as usize]);
-        neighbour.speak(&mut m);
-        m.net.run(5);
-        assert!(m.b.read(m.b_mr.gpa, LEN as usize).iter().all(|byte| *byte == 0));
-        message(&mut m, 1);
-        neighbour.fails(&mut m);
-        message(&mut m, 2);
+        neighbour.is_not_heard(&mut m);
     }
 }
 

@@ -123,11 +123,7 @@ impl World {
     pub(super) fn claim_remote(&mut self, key: QpKey, remote: RemoteQp) {
         let claim = self.speakers.join(remote, self.index(), key);
         if let Some(qp) = self.qps.get_mut(key) {
-            if qp.path.remote_qp() == Some(remote) {
-                qp.claim = Some(claim);
-            } else {
-                qp.other_claims.push((remote, claim));
-            }
+            qp.keep_claim(remote, claim);
         }
         if !claim.sends {
             let (_, address, qpn) = remote;
@@ -143,11 +139,7 @@ impl World {
         let Some(qp) = self.qps.get_mut(key) else { return };
         qp.drop_claim(&remote);
         let (claim, others) = self.speakers.confirm(remote, index, key);
-        if qp.path.remote_qp() == Some(remote) {
-            qp.claim = Some(claim);
-        } else {
-            qp.other_claims.push((remote, claim));
-        }
+        qp.keep_claim(remote, claim);
         for other in others.into_iter().filter(|other| (other.engine, other.key) != (index, key)) {
             if other.engine == index {
                 self.silence(other.key, &remote, other.age);

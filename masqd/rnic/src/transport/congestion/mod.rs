@@ -194,8 +194,7 @@ impl Flow {
 
     /// After how many packets of `packet_bytes` an acknowledgement is asked for, `most` or less: four times in a window.
     pub(super) fn ack_every(&self, packet_bytes: u32, most: u32) -> u32 {
-        let quarter = |window: u64| window / 4 / u64::from(packet_bytes.max(1));
-        self.window_bytes().map_or(most, |w| u32::try_from(quarter(w)).unwrap_or(most).clamp(1, most.max(1)))
+        self.part_of_window(4, packet_bytes, most)
     }
 
     /// How many of the `rest` packets of `packet_bytes` that a READ still needs one request asks for, `most` or less, of a peer that answers `requests` of them at
@@ -203,8 +202,13 @@ impl Flow {
     /// answer, and none is longer than a queue has room for.
     pub(super) fn read_packets(&self, packet_bytes: u32, rest: u32, most: u32, requests: u8) -> u32 {
         let parts = if rest <= SHORT_READ { 1 } else { requests.clamp(1, 4) };
-        let share = |window: u64| window / u64::from(parts) / u64::from(packet_bytes.max(1));
-        self.window_bytes().map_or(most, |w| u32::try_from(share(w)).unwrap_or(most).clamp(1, most.max(1)))
+        self.part_of_window(parts, packet_bytes, most)
+    }
+
+    /// How many packets are one of `parts` of the window, one to `most`.
+    fn part_of_window(&self, parts: u8, packet_bytes: u32, most: u32) -> u32 {
+        let part = |window: u64| window / u64::from(parts) / u64::from(packet_bytes.max(1));
+        self.window_bytes().map_or(most, |w| u32::try_from(part(w)).unwrap_or(most).clamp(1, most.max(1)))
     }
 
     fn window_bytes(&self) -> Option<u64> {
